@@ -1,0 +1,80 @@
+#include "base/buf.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void buf_free(struct buf *b)
+{
+    free(b->data);
+    b->data = NULL;
+    b->len = 0;
+    b->cap = 0;
+}
+
+int buf_extend(struct buf *b, void **out, size_t len, struct error *err)
+{
+    size_t need, cap;
+    char *data;
+
+    *out = NULL;
+    if (len > b->max || b->len > b->max - len) {
+        int rc = error_set(err, ERR_SIZE, "buffer: %zu and %zu more bytes, at most %zu", b->len,
+                           len, b->max);
+        buf_free(b);
+        return rc;
+    }
+    need = b->len + len + 1; /* the NUL */
+    if (need > b->cap) {
+        cap = b->cap < 256 ? 256 : b->cap;
+        while (cap < need)
+            cap = cap > SIZE_MAX / 2 ? need : cap * 2;
+        if (cap > b->max + 1)
+            cap = b->max + 1;
+        if ((data = realloc(b->data, cap)) == NULL) {
+            buf_free(b);
+            return error_set(err, ERR_MEM, "buffer: no memory for %zu bytes", cap);
+        }
+        b->data = data;
+        b->cap = cap;
+    }
+    *out = b->data + b->len;
+    b->len += len;
+    b->data[b->len] = '\0';
+    return OK;
+}
+
+int buf_append(struct buf *b, const void *data, size_t len, struct error *err)
+{
+    void *room;
+    int rc;
+
+    if ((rc = buf_extend(b, &room, len, err)) != OK)
+        return rc;
+    if (len > 0)
+        memcpy(room, data, len);
+    return OK;
+}
+
+int buf_printf(struct buf *b, struct error *err, const char *fmt, ...)
+{
+    va_list args;
+    void *room;
+    int n, rc;
+
+    va_start(args, fmt);
+    n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (n < 0) {
+        buf_free(b);
+        return error_set(err, ERR_INPUT, "buffer: bad format %s", fmt);
+    }
+    if ((rc = buf_extend(b, &room, (size_t)n, err)) != OK)
+        return rc;
+    va_start(args, fmt);
+    vsnprintf(room, (size_t)n + 1, fmt, args);
+    va_end(args);
+    return OK;
+}

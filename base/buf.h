@@ -1,0 +1,25 @@
+/* buf.h - a growable run of bytes that is born with its ceiling.
+ *
+ *     struct buf b = {.max = 1 << 20};
+ *     if ((rc = buf_append(&b, data, len, err)) != OK) ...
+ *     buf_free(&b);
+ *
+ * Going over `max` is ERR_SIZE, never a truncation. After any failure the buffer is empty, so half
+ * of an answer cannot be used by mistake. Not for sharing between threads. */
+#pragma once
+#include <stddef.h>
+
+#include "base/error.h"
+
+struct buf {
+    char *data; /* `len` bytes, then a NUL that is not counted; NULL while nothing was added */
+    size_t len;
+    size_t cap;
+    size_t max; /* bytes; set it before the first use */
+};
+
+int buf_append(struct buf *b, const void *data, size_t len, struct error *err);
+int buf_printf(struct buf *b, struct error *err, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Room for `len` more bytes; *out points at it. The bytes count as added. */
+int buf_extend(struct buf *b, void **out, size_t len, struct error *err);
+void buf_free(struct buf *b); /* leaves an empty buffer with the same ceiling */

@@ -1,0 +1,188 @@
+/* file.c - see file.h.
+ *
+ * The writer prefers a nameless file: it is linked to a temporary name beside the target and
+ * renamed over it at commit, so the target is at every moment the old file or the new one. Where
+ * the file system has no O_TMPFILE, the temporary name exists from the start and close() removes
+ * it. */
+#define _GNU_SOURCE /* O_TMPFILE */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct file_writer {
+    int fd;
+    bool has_temp; /* `temp` exists in the directory */
+    char path[PATH_MAX];
+    char temp[PATH_MAX];
+};
+
+int file_map_open(struct file_map *out, const char *path, struct error *err)
+{
+    struct stat st;
+    void *data;
+    int fd, rc = OK;
+
+    *out = (struct file_map){0};
+    if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+        return error_set(err, ERR_IO, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0) {
+        rc = error_set(err, ERR_IO, "%s: %s", path, strerror(errno));
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        rc = error_set(err, ERR_IO, "%s: is %s, expected a file", path,
+                       S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
+        goto out;
+    }
+    if (st.st_size == 0)
+        goto out; /* mmap refuses an empty file; to us it is one of no bytes */
+    data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED) {
+        rc = error_set(err, ERR_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
+                       strerror(errno));
+        goto out;
+    }
+    out->data = data;
+    out->size = (size_t)st.st_size;
+out:
+    close(fd);
+    return rc;
+}
+
+void file_map_close(struct file_map *map)
+{
+    union {
+        const uint8_t *read_only;
+        void *address;
+    } mapped = {map->data}; /* munmap takes no const */
+
+    if (map->data != NULL)
+        munmap(mapped.address, map->size);
+    *map = (struct file_map){0};
+}
+
+bool file_is_directory(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool file_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+int file_join(char *out, size_t cap, const char *dir, const char *name, struct error *err)
+{
+    int n = snprintf(out, cap, "%s/%s", dir, name);
+
+    if (n < 0 || (size_t)n >= cap)
+        return error_set(err, ERR_SIZE, "%.100s...: the path is longer than %zu bytes", dir, cap);
+    return OK;
+}
+
+/* The directory that `path` lies in. */
+static int parent_of(char *out, size_t cap, const char *path, struct error *err)
+{
+    const char *slash = strrchr(path, '/');
+    size_t len = slash == NULL ? 1 : slash == path ? 1 : (size_t)(slash - path);
+
+    if (len >= cap)
+        return error_set(err, ERR_SIZE, "%.100s...: the path is longer than %zu bytes", path, cap);
+    memcpy(out, slash == NULL ? "." : path, len);
+    out[len] = '\0';
+    return OK;
+}
+
+int file_writer_open(struct file_writer **out, const char *path, struct error *err)
+{
+    struct file_writer *w = NULL;
+    char dir[PATH_MAX];
+    int n, rc;
+
+    *out = NULL;
+    if (file_is_directory(path))
+        return error_set(err, ERR_IO, "%s: is a directory, expected a file to write", path);
+    if ((rc = parent_of(dir, sizeof(dir), path, err)) != OK)
+        return rc;
+    if ((w = calloc(1, sizeof(*w))) == NULL)
+        return error_set(err, ERR_MEM, "%s: no memory to write it", path);
+    w->fd = -1;
+    n = snprintf(w->temp, sizeof(w->temp), "%s.%ld.tmp", path, (long)getpid());
+    if (n < 0 || (size_t)n >= sizeof(w->temp)) {
+        rc = error_set(err, ERR_SIZE, "%.100s...: the path is too long", path);
+        goto out;
+    }
+    memcpy(w->path, path, strlen(path) + 1);
+    w->fd = open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    if (w->fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+        w->fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        w->has_temp = w->fd >= 0;
+    }
+    if (w->fd < 0) {
+        rc = error_set(err, ERR_IO, "%s: cannot write in %s: %s", path, dir, strerror(errno));
+        goto out;
+    }
+    *out = w;
+    w = NULL;
+out:
+    file_writer_close(w);
+    return rc;
+}
+
+int file_writer_append(struct file_writer *w, const void *data, size_t size, struct error *err)
+{
+    const char *next = data;
+
+    while (size > 0) {
+        ssize_t n = write(w->fd, next, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return error_set(err, ERR_IO, "%s: write failed: %s", w->path, strerror(errno));
+        next += n;
+        size -= (size_t)n;
+    }
+    return OK;
+}
+
+int file_writer_commit(struct file_writer *w, struct error *err)
+{
+    char self[64];
+
+    if (!w->has_temp) {
+        snprintf(self, sizeof(self), "/proc/self/fd/%d", w->fd);
+        if (linkat(AT_FDCWD, self, AT_FDCWD, w->temp, AT_SYMLINK_FOLLOW) != 0)
+            return error_set(err, ERR_IO, "%s: cannot name it: %s", w->path, strerror(errno));
+        w->has_temp = true;
+    }
+    if (close(w->fd) != 0) { /* a full disk may show only here */
+        w->fd = -1;
+        return error_set(err, ERR_IO, "%s: write failed: %s", w->path, strerror(errno));
+    }
+    w->fd = -1;
+    if (rename(w->temp, w->path) != 0)
+        return error_set(err, ERR_IO, "%s: cannot rename: %s", w->path, strerror(errno));
+    w->has_temp = false;
+    return OK;
+}
+
+void file_writer_close(struct file_writer *w)
+{
+    if (w == NULL)
+        return;
+    if (w->fd >= 0)
+        close(w->fd);
+    if (w->has_temp)
+        unlink(w->temp);
+    free(w);
+}

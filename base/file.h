@@ -1,0 +1,34 @@
+/* file.h - files read whole through the page cache, and files written whole or not at all.
+ *
+ * A mapping is read-only and may be shared by any number of threads. A file that another program
+ * cuts short while it is mapped ends the process with SIGBUS, as with every mmap: model files are
+ * replaced by renaming, never rewritten in place. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct file_map {
+    const uint8_t *data; /* NULL when the file is empty */
+    size_t size;         /* bytes */
+};
+
+/* ERR_IO: no such file, no permission, or not a regular file. */
+int file_map_open(struct file_map *out, const char *path, struct error *err);
+void file_map_close(struct file_map *map); /* a zeroed one is fine */
+
+/* A file that appears under its name, complete, at commit and not before.
+ * Where the system has nameless files (O_TMPFILE) even a killed process leaves nothing behind. */
+struct file_writer;
+int file_writer_open(struct file_writer **out, const char *path, struct error *err);
+int file_writer_append(struct file_writer *w, const void *data, size_t size, struct error *err);
+/* Takes the file's name, over an older file of that name. `w` stays the caller's. */
+int file_writer_commit(struct file_writer *w, struct error *err);
+void file_writer_close(struct file_writer *w); /* drops what was not committed; NULL is fine */
+
+bool file_is_directory(const char *path);
+bool file_exists(const char *path);
+/* "dir/name" into `out`; ERR_SIZE when it does not fit. */
+int file_join(char *out, size_t cap, const char *dir, const char *name, struct error *err);

@@ -1,0 +1,189 @@
+#include "base/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HELP_COLUMN = 30 };
+
+int options_parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *what,
+                      struct error *err)
+{
+    long long value;
+    char *end;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (text[0] == '\0' || text[0] == ' ' || text[0] == '+' || *end != '\0' || errno != 0 ||
+        value < min || value > max)
+        return error_set(err, ERR_INPUT,
+                         "%s: '%s' is not a whole number from %" PRId64 " to %" PRId64, what, text,
+                         min, max);
+    *out = value;
+    return OK;
+}
+
+static int parse_choice(int *out, const char *text, const char *words, const char *what,
+                        struct error *err)
+{
+    size_t len = strlen(text);
+    int index = 0;
+
+    for (const char *word = words; word != NULL; index++) {
+        const char *bar = strchr(word, '|');
+        size_t word_len = bar == NULL ? strlen(word) : (size_t)(bar - word);
+        if (len == word_len && memcmp(word, text, len) == 0) {
+            *out = index;
+            return OK;
+        }
+        word = bar == NULL ? NULL : bar + 1;
+    }
+    return error_set(err, ERR_INPUT, "%s: '%s' is none of %s", what, text, words);
+}
+
+/* `what` is how the user gave it: "--threads" or "PE_THREADS". */
+static int set_field(const struct option *o, void *settings, const char *text, const char *what,
+                     struct error *err)
+{
+    char *field = (char *)settings + o->offset;
+
+    switch (o->kind) {
+    case OPT_TEXT:
+        if (text[0] == '\0')
+            return error_set(err, ERR_INPUT, "%s: the value is empty", what);
+        memcpy(field, &text, sizeof(text));
+        return OK;
+    case OPT_INT: {
+        int64_t value = 0;
+        int rc = options_parse_int(&value, text, o->min, o->max, what, err);
+        memcpy(field, &value, sizeof(value));
+        return rc;
+    }
+    case OPT_BOOL: {
+        int value = 0;
+        int rc = parse_choice(&value, text, "0|1", what, err);
+        *(bool *)(void *)field = value == 1;
+        return rc;
+    }
+    case OPT_CHOICE: {
+        int value = 0;
+        int rc = parse_choice(&value, text, o->value, what, err);
+        memcpy(field, &value, sizeof(value));
+        return rc;
+    }
+    }
+    return error_set(err, ERR_INPUT, "%s: unknown kind of option", what);
+}
+
+/* Defaults first, then the environment: a flag read later wins over both. */
+static int set_from_environment(const struct program *program, void *settings, struct error *err)
+{
+    int rc;
+
+    for (const struct option *o = program->options; o->flag != NULL; o++) {
+        const char *text = o->env == NULL ? NULL : getenv(o->env);
+        if (o->fallback != NULL && (rc = set_field(o, settings, o->fallback, o->flag, err)) != OK)
+            return rc;
+        if (text != NULL && text[0] != '\0' &&
+            (rc = set_field(o, settings, text, o->env, err)) != OK)
+            return rc;
+    }
+    return OK;
+}
+
+/* Finds the option of "--flag", "--flag=value" or "-x". */
+static const struct option *find(const struct program *program, const char *arg,
+                                 const char **inline_value)
+{
+    *inline_value = NULL;
+    for (const struct option *o = program->options; o->flag != NULL; o++) {
+        size_t len = strlen(o->flag);
+        if (arg[1] != '-') {
+            if (o->letter != 0 && arg[1] == o->letter && arg[2] == '\0')
+                return o;
+            continue;
+        }
+        if (strncmp(arg + 2, o->flag, len) != 0)
+            continue;
+        if (arg[2 + len] == '\0')
+            return o;
+        if (arg[2 + len] == '=') {
+            *inline_value = arg + 2 + len + 1;
+            return o;
+        }
+    }
+    return NULL;
+}
+
+int options_parse(const struct program *program, void *settings, int argc, char **argv, int *n_rest,
+                  bool *help, struct error *err)
+{
+    bool only_rest = false;
+    int rc;
+
+    *n_rest = 0;
+    *help = false;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            *help = true;
+            return OK;
+        }
+    if ((rc = set_from_environment(program, settings, err)) != OK)
+        return rc;
+    for (int i = 1; i < argc; i++) {
+        const struct option *o;
+        const char *value;
+        char what[64];
+
+        if (!only_rest && strcmp(argv[i], "--") == 0) {
+            only_rest = true;
+            continue;
+        }
+        if (only_rest || argv[i][0] != '-' || argv[i][1] == '\0') {
+            argv[1 + (*n_rest)++] = argv[i];
+            continue;
+        }
+        if ((o = find(program, argv[i], &value)) == NULL)
+            return error_set(err, ERR_INPUT, "unknown flag %s; '%s --help' lists them", argv[i],
+                             program->name);
+        snprintf(what, sizeof(what), "--%s", o->flag);
+        if (o->kind == OPT_BOOL) {
+            if (value != NULL)
+                return error_set(err, ERR_INPUT, "%s takes no value, got '%s'", what, value);
+            value = "1";
+        } else if (value == NULL) {
+            if (i + 1 == argc)
+                return error_set(err, ERR_INPUT, "%s needs a value: %s", what, o->value);
+            value = argv[++i];
+        }
+        if ((rc = set_field(o, settings, value, what, err)) != OK)
+            return rc;
+    }
+    return OK;
+}
+
+void options_help(const struct program *program, FILE *out)
+{
+    fprintf(out, "usage: %s %s\n\n%s\n\noptions:\n", program->name, program->usage, program->about);
+    for (const struct option *o = program->options; o->flag != NULL; o++) {
+        char left[64], short_form[8] = "    ";
+        if (o->letter != 0)
+            snprintf(short_form, sizeof(short_form), "-%c, ", o->letter);
+        snprintf(left, sizeof(left), "%s--%s%s%s", short_form, o->flag,
+                 o->kind == OPT_BOOL ? "" : " ", o->kind == OPT_BOOL ? "" : o->value);
+        if (strlen(left) > HELP_COLUMN) /* too wide for its column: the rest on the next line */
+            fprintf(out, "  %s\n  %*s %s", left, HELP_COLUMN, "", o->help);
+        else
+            fprintf(out, "  %-*s %s", HELP_COLUMN, left, o->help);
+        if (o->kind == OPT_INT)
+            fprintf(out, " (%" PRId64 " to %" PRId64 ")", o->min, o->max);
+        if (o->fallback != NULL && o->kind != OPT_BOOL)
+            fprintf(out, " [%s]", o->fallback);
+        if (o->env != NULL)
+            fprintf(out, " {%s}", o->env);
+        fputc('\n', out);
+    }
+    fprintf(out, "  %-*s %s\n", HELP_COLUMN, "-h, --help", "this text");
+    fprintf(out, "\n[default]  {environment variable}; a flag wins over the environment\n");
+}

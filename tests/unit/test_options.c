@@ -1,0 +1,129 @@
+/* test_options.c - one table: flags, environment, defaults, ranges, help. */
+#include "base/options.h"
+#include "tests/check.h"
+
+struct settings {
+    const char *name;
+    int64_t count;
+    bool loud;
+    int colour;
+};
+
+#define FIELD(member) offsetof(struct settings, member)
+static const struct option options[] = {
+    {"name", 'n', "TEST_NAME", OPT_TEXT, FIELD(name), NULL, 0, 0, "TEXT", "what it is called"},
+    {"count", 0, "TEST_COUNT", OPT_INT, FIELD(count), "3", 1, 10, "N", "how many"},
+    {"loud", 'l', "TEST_LOUD", OPT_BOOL, FIELD(loud), NULL, 0, 0, NULL, "say more"},
+    {"colour", 0, NULL, OPT_CHOICE, FIELD(colour), "red", 0, 0, "green|red|blue", "which"},
+    {0},
+};
+static const struct program program = {"tool run", "[options] FILE...", "Runs.", options};
+
+static struct error err;
+static struct settings got;
+static int n_rest;
+static bool help;
+static char *rest[16];
+
+/* Parses "tool" and up to 8 words. */
+static int parse(const char *a, const char *b, const char *c, const char *d)
+{
+    const char *words[] = {"tool", a, b, c, d};
+    static char copies[5][64];
+    int argc = 0;
+
+    got = (struct settings){0};
+    for (int i = 0; i < 5 && words[i] != NULL; i++) {
+        snprintf(copies[i], sizeof(copies[i]), "%s", words[i]);
+        rest[argc++] = copies[i];
+    }
+    return options_parse(&program, &got, argc, rest, &n_rest, &help, &err);
+}
+
+static void defaults_hold(void)
+{
+    CHECK_OK(parse(NULL, NULL, NULL, NULL));
+    CHECK(got.name == NULL && !got.loud);
+    CHECK_INT(got.count, 3);
+    CHECK_INT(got.colour, 1);
+    CHECK_INT(n_rest, 0);
+}
+
+static void flags_win_over_the_environment(void)
+{
+    setenv("TEST_COUNT", "7", 1);
+    setenv("TEST_LOUD", "1", 1);
+    CHECK_OK(parse(NULL, NULL, NULL, NULL));
+    CHECK_INT(got.count, 7);
+    CHECK(got.loud);
+    CHECK_OK(parse("--count", "5", NULL, NULL));
+    CHECK_INT(got.count, 5);
+    setenv("TEST_COUNT", "many", 1);
+    CHECK_ERR(parse(NULL, NULL, NULL, NULL), ERR_INPUT,
+              "TEST_COUNT: 'many' is not a whole number from 1 to 10");
+    unsetenv("TEST_COUNT");
+    unsetenv("TEST_LOUD");
+}
+
+static void every_form_of_a_flag(void)
+{
+    CHECK_OK(parse("--name=x=y", "--colour", "blue", "-l"));
+    CHECK_TEXT(got.name, "x=y");
+    CHECK_INT(got.colour, 2);
+    CHECK(got.loud);
+    CHECK_OK(parse("-n", "z", "file", "-"));
+    CHECK_TEXT(got.name, "z");
+    CHECK_INT(n_rest, 2);
+    CHECK_TEXT(rest[1], "file");
+    CHECK_TEXT(rest[2], "-");
+    CHECK_OK(parse("a", "--", "--count", "b"));
+    CHECK_INT(n_rest, 3);
+    CHECK_TEXT(rest[2], "--count");
+    CHECK_INT(got.count, 3);
+}
+
+static void what_is_wrong_is_named(void)
+{
+    CHECK_ERR(parse("--colours", "red", NULL, NULL), ERR_INPUT,
+              "unknown flag --colours; 'tool run --help' lists them");
+    CHECK_ERR(parse("-x", NULL, NULL, NULL), ERR_INPUT, "unknown flag -x");
+    CHECK_ERR(parse("--colour", "pink", NULL, NULL), ERR_INPUT,
+              "--colour: 'pink' is none of green|red|blue");
+    CHECK_ERR(parse("--colour", "re", NULL, NULL), ERR_INPUT, "'re' is none of");
+    CHECK_ERR(parse("--count", NULL, NULL, NULL), ERR_INPUT, "--count needs a value: N");
+    CHECK_ERR(parse("--count", "11", NULL, NULL), ERR_INPUT, "from 1 to 10");
+    CHECK_ERR(parse("--count", "0", NULL, NULL), ERR_INPUT, "from 1 to 10");
+    CHECK_ERR(parse("--count", "5x", NULL, NULL), ERR_INPUT, "'5x'");
+    CHECK_ERR(parse("--count", " 5", NULL, NULL), ERR_INPUT, "' 5'");
+    CHECK_ERR(parse("--count", "99999999999999999999", NULL, NULL), ERR_INPUT, "whole number");
+    CHECK_ERR(parse("--loud=1", NULL, NULL, NULL), ERR_INPUT, "--loud takes no value");
+    CHECK_ERR(parse("--name", "", NULL, NULL), ERR_INPUT, "--name: the value is empty");
+}
+
+static void help_shows_the_table(void)
+{
+    char text[4096] = {0};
+    FILE *out = tmpfile();
+
+    CHECK_OK(parse("--count", "nonsense", "--help", NULL)); /* help first, whatever else is there */
+    CHECK(help);
+    CHECK(out != NULL);
+    options_help(&program, out);
+    rewind(out);
+    CHECK(fread(text, 1, sizeof(text) - 1, out) > 0);
+    fclose(out);
+    CHECK(strstr(text, "usage: tool run [options] FILE...") != NULL);
+    CHECK(strstr(text, "-n, --name TEXT") != NULL);
+    CHECK(strstr(text, "how many (1 to 10) [3] {TEST_COUNT}") != NULL);
+    CHECK(strstr(text, "--colour green|red|blue") != NULL);
+}
+
+int main(void)
+{
+    RUN(defaults_hold);
+    RUN(flags_win_over_the_environment);
+    RUN(every_form_of_a_flag);
+    RUN(what_is_wrong_is_named);
+    RUN(help_shows_the_table);
+    return check_result();
+}
