@@ -1,0 +1,37 @@
+/* Any bytes as the JSON files of a model directory: config.json and the index of its shards. */
+#include "engine/files/gemma_config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/safetensors_index.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct safetensors_index *index;
+    struct gemma_config c;
+    struct error err = {0};
+
+    if (gemma_config_from_json(&c, data, size, "fuzz", &err) == OK) {
+        if (c.L < 1 || c.L > GEMMA_MAX_LAYERS || c.K < 1 || c.H % c.K != 0 || c.E % 2 != 0 ||
+            c.D < 1 || c.F < 1 || c.V < 1 || c.sliding_window < 1 || c.n_eos > GEMMA_MAX_EOS ||
+            !(c.rms_norm_eps > 0) || !(c.rope_global.theta > 0) || !(c.rope_global.factor > 0) ||
+            !(c.rope_local.theta > 0) || !(c.rope_local.factor > 0) ||
+            !(c.query_pre_attn_scalar > 0))
+            abort();
+    } else if (err.code == OK || err.text[0] == '\0') {
+        abort();
+    }
+    err = (struct error){0};
+    if (safetensors_index_parse(&index, data, size, "fuzz", &err) == OK) {
+        for (size_t i = 0; i < safetensors_index_n_shards(index); i++)
+            if (strchr(safetensors_index_shard_at(index, i), '/') != NULL)
+                abort();
+    } else if (index != NULL || err.code == OK || err.text[0] == '\0') {
+        abort();
+    }
+    safetensors_index_close(index);
+    return 0;
+}
