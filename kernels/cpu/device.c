@@ -1,0 +1,106 @@
+/* device.c - the CPU as a device: threads, memory, and the choice of the fastest ops.
+ *
+ * Device memory is host memory, so upload and download copy. Work is done when a call returns. */
+#include "kernels/cpu/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+
+enum { ALIGNMENT = 64 };
+
+int cpu_open(struct device **out, const struct device_options *options, struct error *err)
+{
+    struct device *d;
+    int rc;
+
+    *out = NULL;
+    if (options->act != DTYPE_F32 && options->act != DTYPE_BF16)
+        return error_set(err, ERR_INPUT, "cpu: cannot compute in %s, only in F32 and BF16",
+                         dtype_info(options->act)->name);
+    if ((d = calloc(1, sizeof(*d))) == NULL)
+        return error_set(err, ERR_MEM, "cpu: no memory for the device");
+    d->act = options->act;
+    if ((rc = pool_start(&d->pool, options->n_threads, err)) != OK) {
+        free(d);
+        return rc;
+    }
+    *out = d;
+    return OK;
+}
+
+void cpu_close(struct device *d)
+{
+    if (d == NULL)
+        return;
+    pool_stop(d->pool);
+    free(d);
+}
+
+int cpu_alloc(struct device *d, void **out, size_t bytes, struct error *err)
+{
+    size_t rounded;
+
+    (void)d;
+    *out = NULL;
+    if (!size_add(&rounded, bytes, 2 * ALIGNMENT - 1) ||
+        (*out = aligned_alloc(ALIGNMENT, rounded / ALIGNMENT * ALIGNMENT)) == NULL)
+        return error_set(err, ERR_MEM, "cpu: no memory for %zu bytes", bytes);
+    return OK;
+}
+
+void cpu_release(struct device *d, void *memory)
+{
+    (void)d;
+    free(memory);
+}
+
+int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
+{
+    (void)d;
+    (void)err;
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+    return OK;
+}
+
+int cpu_sync(struct device *d, struct error *err)
+{
+    (void)d;
+    (void)err;
+    return OK;
+}
+
+size_t cpu_matrix_bytes(const struct matrix *m)
+{
+    return m->bytes;
+}
+
+const struct ops *ops_loops(void)
+{
+    static const struct ops loops = {
+        .name = "loops",
+        .open = cpu_open,
+        .close = cpu_close,
+        .alloc = cpu_alloc,
+        .release = cpu_release,
+        .upload = cpu_copy,
+        .download = cpu_copy,
+        .sync = cpu_sync,
+        .matrix_load = loops_matrix_load,
+        .matrix_free = loops_matrix_free,
+        .matrix_bytes = cpu_matrix_bytes,
+        .table_load = cpu_table_load,
+        .table_free = cpu_table_free,
+        .embed = cpu_embed,
+        .rmsnorm = loops_rmsnorm,
+        .add_rmsnorm = loops_add_rmsnorm,
+        .matmul = loops_matmul,
+        .qk_norm_rope = loops_qk_norm_rope,
+        .attention = loops_attention,
+        .geglu = loops_geglu,
+    };
+
+    return &loops;
+}

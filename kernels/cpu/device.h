@@ -1,0 +1,73 @@
+/* device.h - what the files of the CPU backend share: the device, its weights, and the entries of
+ * the ops table (see ops.h for what each means). Private to kernels/cpu/. */
+#pragma once
+#include "kernels/cpu/pool.h"
+#include "kernels/matrix_parts.h"
+#include "kernels/ops.h"
+
+struct matmul_plans;
+
+struct device {
+    enum dtype act;
+    struct pool *pool;
+    struct matmul_plans *plans; /* oneDNN's primitives by shape; NULL in the loop nests */
+};
+
+struct matrix {
+    int N, K;
+    enum dtype type; /* F32 or BF16 */
+    size_t bytes;
+    void *data; /* loop nests: [N, K]; oneDNN: panels of columns, see matmul_onednn.c */
+};
+
+struct table {
+    const void *data; /* borrowed: [V, D] as the file stores it */
+    enum dtype type;
+    int V, D;
+    size_t row_bytes;
+};
+
+/* Stores one number of an activation of type F32 or BF16. */
+static inline void store_act(void *y, enum dtype type, size_t i, float value)
+{
+    if (type == DTYPE_F32)
+        ((float *)y)[i] = value;
+    else
+        ((bf16 *)y)[i] = bf16_from_float(value);
+}
+
+int cpu_open(struct device **out, const struct device_options *options, struct error *err);
+void cpu_close(struct device *d);
+int cpu_alloc(struct device *d, void **out, size_t bytes, struct error *err);
+void cpu_release(struct device *d, void *memory);
+int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+int cpu_sync(struct device *d, struct error *err);
+size_t cpu_matrix_bytes(const struct matrix *m);
+
+int cpu_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
+                   int D, struct error *err);
+void cpu_table_free(struct device *d, struct table *t);
+int cpu_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
+              float scale, struct error *err);
+
+int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
+                      int n_parts, int K, struct error *err);
+void loops_matrix_free(struct device *d, struct matrix *m);
+int loops_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                 struct error *err);
+int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
+                  int T, int D, float eps, struct error *err);
+int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, int T, int D,
+                      float eps, struct error *err);
+int loops_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+                       const float *cos, const float *sin, const int32_t *positions, int T, int H,
+                       int K, int E, float eps, struct error *err);
+int loops_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
+                    int H, int K, int E, float scale, int window, struct error *err);
+int loops_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
+
+/* Overrides of the loop nests. simd_fill_*: simd.c, compiled once per instruction set. */
+void onednn_fill(struct ops *ops);
+void simd_fill_baseline(struct ops *ops);
+void simd_fill_v3(struct ops *ops);
+void simd_fill_v4(struct ops *ops);

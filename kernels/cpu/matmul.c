@@ -1,0 +1,93 @@
+/* matmul.c - the loop nest of matmul, and weights as plain rows. A task is a row of y. */
+#include <stdlib.h>
+
+#include "base/size.h"
+#include "kernels/cpu/device.h"
+
+struct load_args {
+    struct matrix *m;
+    const struct matrix_part *parts;
+    int n_parts;
+};
+
+static void load_row(void *arg, int n, int thread)
+{
+    const struct load_args *a = arg;
+    int K = a->m->K;
+    float *row = (float *)a->m->data + (size_t)n * K;
+
+    (void)thread;
+    matrix_parts_decode(row, a->parts, a->n_parts, K, n, 1);
+    if (a->m->type == DTYPE_BF16) /* kept as floats that are bf16 values: simple, and exact */
+        for (int k = 0; k < K; k++)
+            row[k] = bf16_to_float(bf16_from_float(row[k]));
+}
+
+int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
+                      int n_parts, int K, struct error *err)
+{
+    struct load_args args = {.parts = parts, .n_parts = n_parts};
+    struct matrix *m;
+    int rc;
+
+    *out = NULL;
+    if ((m = calloc(1, sizeof(*m))) == NULL)
+        return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
+    m->K = K;
+    m->type = d->act;
+    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
+        goto out;
+    m->bytes = (size_t)m->N * K * sizeof(float);
+    if ((rc = cpu_alloc(d, &m->data, m->bytes, err)) != OK)
+        goto out;
+    args.m = m;
+    pool_run(d->pool, load_row, &args, m->N);
+    *out = m;
+    m = NULL;
+out:
+    loops_matrix_free(d, m);
+    return rc;
+}
+
+void loops_matrix_free(struct device *d, struct matrix *m)
+{
+    if (m == NULL)
+        return;
+    cpu_release(d, m->data);
+    free(m);
+}
+
+struct matmul_args {
+    float *y;
+    const void *x;
+    const struct matrix *w;
+};
+
+static void matmul_row(void *arg, int t, int thread)
+{
+    const struct matmul_args *a = arg;
+    int N = a->w->N, K = a->w->K;
+    const float *w = a->w->data;
+
+    (void)thread;
+    for (int n = 0; n < N; n++) {
+        float sum = 0.0f;
+        for (int k = 0; k < K; k++) {
+            size_t i = (size_t)t * K + k;
+            float x = a->w->type == DTYPE_F32 ? ((const float *)a->x)[i]
+                                              : bf16_to_float(((const bf16 *)a->x)[i]);
+            sum += x * w[(size_t)n * K + k];
+        }
+        a->y[(size_t)t * N + n] = sum;
+    }
+}
+
+int loops_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                 struct error *err)
+{
+    struct matmul_args args = {y, x, w};
+
+    (void)err;
+    pool_run(d->pool, matmul_row, &args, T);
+    return OK;
+}

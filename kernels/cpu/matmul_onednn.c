@@ -1,0 +1,450 @@
+/* matmul_onednn.c - matmul by oneDNN, float32 or bf16 with float32 sums.
+ *
+ * A weight matrix is cut into panels of PANEL columns of y (rows of w), each packed once, at load,
+ * in the blocked layout oneDNN asks for; it does not depend on the number of tokens. A product is
+ * cut into tiles of up to TILE tokens by one panel; the pool's threads take tiles as they come, and
+ * each calls oneDNN as a single thread. (Letting oneDNN's own OpenMP team run beside our pool would
+ * put two thread pools on the same cores.) A tile's result is made in the thread's own memory and
+ * copied into y: oneDNN's fast kernels write dense rows only, and a panel's rows in y are not.
+ *
+ * Primitives are JIT-compiled for a shape (about 0.2 ms) and kept in the device: a forward pass
+ * over a token count seen before creates none. With TILE as the bound there are at most TILE of
+ * them for each shape of a panel. Not taken: oneDNN's run-time M, which falls back to a slower
+ * kernel. */
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/device.h"
+
+/* of the OpenMP runtime oneDNN is linked with; <omp.h> would tie us to one compiler's */
+int omp_get_max_threads(void);
+void omp_set_num_threads(int n);
+
+enum { PANEL = 128, TILE = 128, ALIGN = 64 };
+
+#define DNNL_TRY(call)                                                                             \
+    do {                                                                                           \
+        dnnl_status_t status_ = (call);                                                            \
+        if (status_ != dnnl_success) {                                                             \
+            rc = error_set(err, status_ == dnnl_out_of_memory ? ERR_MEM : ERR_INPUT,               \
+                           "oneDNN: %s: status %d", #call, (int)status_);                          \
+            goto out;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* A compiled product of x [M, K] and a panel [N, K]. */
+struct plan {
+    struct plan *next; /* in its bucket */
+    int M, N, K;
+    dnnl_primitive_t primitive;
+    dnnl_memory_desc_t x, w, y, scratch;
+    size_t scratch_bytes;
+};
+
+enum { BUCKETS = 1024 };
+
+struct matmul_plans {
+    dnnl_engine_t engine;
+    dnnl_stream_t *streams; /* [n_threads] */
+    float *tiles;           /* [n_threads, TILE, PANEL]: a tile of y */
+    void **scratch;         /* [n_threads]; oneDNN's own would be shared between threads */
+    size_t scratch_bytes;
+    struct error *errors; /* [n_threads]: what went wrong in the tasks of one run */
+    struct plan *buckets[BUCKETS];
+};
+
+static dnnl_data_type_t dnnl_type(enum dtype type)
+{
+    return type == DTYPE_F32 ? dnnl_f32 : dnnl_bf16;
+}
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* The layout oneDNN wants for a panel. M = 64 stands for all: measured, the layout is the same. */
+static int packed_layout(dnnl_memory_desc_t *out, dnnl_engine_t engine, enum dtype type, int N,
+                         int K, struct error *err)
+{
+    dnnl_dims_t x_dims = {64, K}, w_dims = {K, N}, y_dims = {64, N};
+    dnnl_memory_desc_t x, w, y;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_matmul_desc_t desc;
+    int rc = OK;
+
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&x, 2, x_dims, dnnl_type(type), dnnl_ab));
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&w, 2, w_dims, dnnl_type(type), dnnl_format_tag_any));
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&y, 2, y_dims, dnnl_f32, dnnl_ab));
+    DNNL_TRY(dnnl_matmul_desc_init(&desc, &x, &w, NULL, &y));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &desc, NULL, engine, NULL));
+    *out = *dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
+out:
+    if (pd != NULL)
+        dnnl_primitive_desc_destroy(pd);
+    return rc;
+}
+
+/* ---- the device ---- */
+
+static void onednn_close(struct device *d)
+{
+    struct matmul_plans *p = d == NULL ? NULL : d->plans;
+
+    if (p != NULL) {
+        for (int i = 0; i < BUCKETS; i++)
+            for (struct plan *plan = p->buckets[i]; plan != NULL;) {
+                struct plan *next = plan->next;
+                dnnl_primitive_destroy(plan->primitive);
+                free(plan);
+                plan = next;
+            }
+        for (int i = 0; p->streams != NULL && i < pool_n_threads(d->pool); i++)
+            if (p->streams[i] != NULL)
+                dnnl_stream_destroy(p->streams[i]);
+        for (int i = 0; p->scratch != NULL && i < pool_n_threads(d->pool); i++)
+            free(p->scratch[i]);
+        if (p->engine != NULL)
+            dnnl_engine_destroy(p->engine);
+        free(p->streams);
+        free(p->tiles);
+        free(p->scratch);
+        free(p->errors);
+        free(p);
+    }
+    cpu_close(d);
+}
+
+static int onednn_open(struct device **out, const struct device_options *options, struct error *err)
+{
+    struct device *d = NULL;
+    struct matmul_plans *p;
+    size_t n = (size_t)options->n_threads;
+    int rc;
+
+    *out = NULL;
+    if ((rc = cpu_open(&d, options, err)) != OK)
+        return rc;
+    if ((p = d->plans = calloc(1, sizeof(*p))) == NULL ||
+        (p->streams = calloc(n, sizeof(*p->streams))) == NULL ||
+        (p->tiles = aligned_alloc(ALIGN, n * TILE * PANEL * sizeof(float))) == NULL ||
+        (p->scratch = calloc(n, sizeof(*p->scratch))) == NULL ||
+        (p->errors = calloc(n, sizeof(*p->errors))) == NULL) {
+        rc = error_set(err, ERR_MEM, "cpu: no memory for matmul plans");
+        goto out;
+    }
+    if (options->act == DTYPE_BF16 &&
+        (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) !=
+            dnnl_cpu_isa_avx512_core_bf16) {
+        rc = error_set(err, ERR_INPUT,
+                       "cpu: this processor has no bfloat16 arithmetic; compute in float32");
+        goto out;
+    }
+    DNNL_TRY(dnnl_engine_create(&p->engine, dnnl_cpu, 0));
+    for (size_t i = 0; i < n; i++)
+        DNNL_TRY(dnnl_stream_create(&p->streams[i], p->engine, dnnl_stream_default_flags));
+    *out = d;
+    d = NULL;
+out:
+    onednn_close(d);
+    return rc;
+}
+
+/* The first failure of a run's tasks; clears them for the next run. */
+static int run_result(struct device *d, struct error *err)
+{
+    int rc = OK;
+
+    for (int i = 0; i < pool_n_threads(d->pool); i++) {
+        struct error *e = &d->plans->errors[i];
+        if (e->code != OK && rc == OK)
+            rc = error_set(err, e->code, "%s", e->text);
+        *e = (struct error){0};
+    }
+    return rc;
+}
+
+/* ---- weights ---- */
+
+static int panel_rows(const struct matrix *m, int panel)
+{
+    int rest = m->N - panel * PANEL;
+
+    return rest < PANEL ? rest : PANEL;
+}
+
+/* All panels take the room of a full one; only the last may need less. */
+static size_t panel_bytes(const struct matrix *m)
+{
+    int n_panels = (m->N + PANEL - 1) / PANEL;
+
+    return m->bytes / (size_t)n_panels;
+}
+
+struct load_args {
+    struct device *d;
+    struct matrix *m;
+    const struct matrix_part *parts;
+    int n_parts;
+};
+
+static int load_panel(const struct load_args *a, int panel, struct error *err)
+{
+    struct matmul_plans *p = a->d->plans;
+    int N = panel_rows(a->m, panel), K = a->m->K, rc = OK;
+    char *packed = (char *)a->m->data + panel * panel_bytes(a->m);
+    dnnl_dims_t dims = {K, N};
+    dnnl_memory_desc_t plain_md, packed_md;
+    dnnl_memory_t plain_memory = NULL, packed_memory = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_t reorder = NULL;
+    dnnl_stream_t stream = NULL;
+    dnnl_exec_arg_t args[2];
+    float *rows = NULL;
+
+    omp_set_num_threads(1);
+    if ((rows = aligned_alloc(ALIGN, round_up((size_t)N * K * sizeof(float), ALIGN))) == NULL) {
+        rc = error_set(err, ERR_MEM, "cpu: no memory to load a matrix of %d columns", K);
+        goto out;
+    }
+    matrix_parts_decode(rows, a->parts, a->n_parts, K, panel * PANEL, N);
+    if ((rc = packed_layout(&packed_md, p->engine, a->m->type, N, K, err)) != OK)
+        goto out;
+    /* rows of w are columns of oneDNN's [K, N]: tag ba */
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&plain_md, 2, dims, dnnl_f32, dnnl_ba));
+    DNNL_TRY(dnnl_memory_create(&plain_memory, &plain_md, p->engine, rows));
+    DNNL_TRY(dnnl_memory_create(&packed_memory, &packed_md, p->engine, packed));
+    DNNL_TRY(
+        dnnl_reorder_primitive_desc_create(&pd, &plain_md, p->engine, &packed_md, p->engine, NULL));
+    DNNL_TRY(dnnl_primitive_create(&reorder, pd));
+    DNNL_TRY(dnnl_stream_create(&stream, p->engine, dnnl_stream_default_flags));
+    args[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, plain_memory};
+    args[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, packed_memory};
+    DNNL_TRY(dnnl_primitive_execute(reorder, stream, 2, args));
+    DNNL_TRY(dnnl_stream_wait(stream));
+out:
+    if (stream != NULL)
+        dnnl_stream_destroy(stream);
+    if (reorder != NULL)
+        dnnl_primitive_destroy(reorder);
+    if (pd != NULL)
+        dnnl_primitive_desc_destroy(pd);
+    if (packed_memory != NULL)
+        dnnl_memory_destroy(packed_memory);
+    if (plain_memory != NULL)
+        dnnl_memory_destroy(plain_memory);
+    free(rows);
+    return rc;
+}
+
+static void load_panel_task(void *arg, int panel, int thread)
+{
+    const struct load_args *a = arg;
+
+    load_panel(a, panel, &a->d->plans->errors[thread]);
+}
+
+static int onednn_matrix_load(struct device *d, struct matrix **out,
+                              const struct matrix_part *parts, int n_parts, int K,
+                              struct error *err)
+{
+    int n_panels, omp_threads = omp_get_max_threads(), rc;
+    struct load_args args = {.d = d, .parts = parts, .n_parts = n_parts};
+    dnnl_memory_desc_t layout;
+    struct matrix *m;
+
+    *out = NULL;
+    if ((m = calloc(1, sizeof(*m))) == NULL)
+        return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
+    m->K = K;
+    m->type = d->act;
+    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
+        goto out;
+    n_panels = (m->N + PANEL - 1) / PANEL;
+    if ((rc = packed_layout(&layout, d->plans->engine, m->type, panel_rows(m, 0), K, err)) != OK)
+        goto out;
+    m->bytes = (size_t)n_panels * round_up(dnnl_memory_desc_get_size(&layout), ALIGN);
+    if ((rc = cpu_alloc(d, &m->data, m->bytes, err)) != OK)
+        goto out;
+    args.m = m;
+    pool_run(d->pool, load_panel_task, &args, n_panels);
+    if ((rc = run_result(d, err)) != OK)
+        goto out;
+    *out = m;
+    m = NULL;
+out:
+    omp_set_num_threads(omp_threads);
+    loops_matrix_free(d, m);
+    return rc;
+}
+
+/* ---- products ---- */
+
+static int plan_create(struct plan **out, const struct device *d, int M, int N, int K,
+                       struct error *err)
+{
+    dnnl_dims_t x_dims = {M, K}, y_dims = {M, N};
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_matmul_desc_t desc;
+    struct plan *plan;
+    int rc;
+
+    *out = NULL;
+    if ((plan = calloc(1, sizeof(*plan))) == NULL)
+        return error_set(err, ERR_MEM, "cpu: no memory for a matmul plan");
+    plan->M = M;
+    plan->N = N;
+    plan->K = K;
+    if ((rc = packed_layout(&plan->w, d->plans->engine, d->act, N, K, err)) != OK)
+        goto out;
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&plan->x, 2, x_dims, dnnl_type(d->act), dnnl_ab));
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&plan->y, 2, y_dims, dnnl_f32, dnnl_ab));
+    DNNL_TRY(dnnl_primitive_attr_create(&attr));
+    DNNL_TRY(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
+    DNNL_TRY(dnnl_matmul_desc_init(&desc, &plan->x, &plan->w, NULL, &plan->y));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &desc, attr, d->plans->engine, NULL));
+    plan->scratch = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    plan->scratch_bytes = dnnl_memory_desc_get_size(&plan->scratch);
+    DNNL_TRY(dnnl_primitive_create(&plan->primitive, pd));
+    *out = plan;
+    plan = NULL;
+out:
+    if (pd != NULL)
+        dnnl_primitive_desc_destroy(pd);
+    if (attr != NULL)
+        dnnl_primitive_attr_destroy(attr);
+    free(plan);
+    return rc;
+}
+
+/* Every thread's scratch space holds at least `bytes`. */
+static int reserve_scratch(struct device *d, size_t bytes, struct error *err)
+{
+    struct matmul_plans *p = d->plans;
+
+    if (bytes <= p->scratch_bytes)
+        return OK;
+    p->scratch_bytes = 0;
+    for (int i = 0; i < pool_n_threads(d->pool); i++) {
+        free(p->scratch[i]);
+        if ((p->scratch[i] = aligned_alloc(ALIGN, round_up(bytes, ALIGN))) == NULL)
+            return error_set(err, ERR_MEM, "cpu: no memory for %zu bytes of scratch", bytes);
+    }
+    p->scratch_bytes = bytes;
+    return OK;
+}
+
+static int plan_get(const struct plan **out, struct device *d, int M, int N, int K,
+                    struct error *err)
+{
+    uint32_t hash = ((uint32_t)M * 31u + (uint32_t)N) * 31u + (uint32_t)K * 7u;
+    struct plan **bucket = &d->plans->buckets[hash % BUCKETS], *plan;
+    int rc;
+
+    for (plan = *bucket; plan != NULL; plan = plan->next)
+        if (plan->M == M && plan->N == N && plan->K == K) {
+            *out = plan;
+            return OK;
+        }
+    if ((rc = plan_create(&plan, d, M, N, K, err)) != OK)
+        return rc;
+    plan->next = *bucket;
+    *bucket = plan;
+    *out = plan;
+    return reserve_scratch(d, plan->scratch_bytes, err);
+}
+
+struct matmul_args {
+    struct device *d;
+    float *y;
+    const char *x;
+    const struct matrix *w;
+    int T, n_panels;
+    const struct plan *plans[2][2]; /* [the tile is cut short][the panel is] */
+};
+
+static int matmul_tile(const struct matmul_args *a, int index, int thread, struct error *err)
+{
+    int tile = index / a->n_panels, panel = index % a->n_panels, rc = OK;
+    const struct plan *plan = a->plans[(tile + 1) * TILE > a->T][(panel + 1) * PANEL > a->w->N];
+    struct matmul_plans *p = a->d->plans;
+    float *result = p->tiles + (size_t)thread * TILE * PANEL;
+    float *y = a->y + (size_t)tile * TILE * a->w->N + panel * PANEL;
+    size_t x_row = (size_t)a->w->K * (a->d->act == DTYPE_F32 ? sizeof(float) : sizeof(bf16));
+    union {
+        const char *read_only;
+        void *address;
+    } x = {a->x + (size_t)tile * TILE * x_row}; /* oneDNN's handles take no const */
+    dnnl_memory_t memory[4] = {NULL};
+    dnnl_exec_arg_t args[4];
+
+    omp_set_num_threads(1);
+    DNNL_TRY(dnnl_memory_create(&memory[0], &plan->x, p->engine, x.address));
+    DNNL_TRY(dnnl_memory_create(&memory[1], &plan->w, p->engine,
+                                (char *)a->w->data + panel * panel_bytes(a->w)));
+    DNNL_TRY(dnnl_memory_create(&memory[2], &plan->y, p->engine, result));
+    DNNL_TRY(dnnl_memory_create(&memory[3], &plan->scratch, p->engine, p->scratch[thread]));
+    args[0] = (dnnl_exec_arg_t){DNNL_ARG_SRC, memory[0]};
+    args[1] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, memory[1]};
+    args[2] = (dnnl_exec_arg_t){DNNL_ARG_DST, memory[2]};
+    args[3] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, memory[3]};
+    DNNL_TRY(dnnl_primitive_execute(plan->primitive, p->streams[thread], 4, args));
+    DNNL_TRY(dnnl_stream_wait(p->streams[thread]));
+    for (int m = 0; m < plan->M; m++)
+        memcpy(y + (size_t)m * a->w->N, result + (size_t)m * plan->N, (size_t)plan->N * sizeof(*y));
+out:
+    for (int i = 0; i < 4; i++)
+        if (memory[i] != NULL)
+            dnnl_memory_destroy(memory[i]);
+    return rc;
+}
+
+static void matmul_tile_task(void *arg, int index, int thread)
+{
+    const struct matmul_args *a = arg;
+
+    matmul_tile(a, index, thread, &a->d->plans->errors[thread]);
+}
+
+static int onednn_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                         struct error *err)
+{
+    int n_tiles = (T + TILE - 1) / TILE, last_tile = T - (n_tiles - 1) * TILE;
+    int omp_threads = omp_get_max_threads(), rc = OK;
+    struct matmul_args args = {.d = d, .y = y, .x = x, .w = w, .T = T};
+
+    if (T == 0)
+        return OK;
+    args.n_panels = (w->N + PANEL - 1) / PANEL;
+    omp_set_num_threads(1); /* a primitive keeps the team size it was created under */
+    for (int last = 0; last < 2 && rc == OK; last++) {
+        int M = last ? last_tile : TILE;
+        if (!last && n_tiles == 1)
+            continue;
+        if (args.n_panels > 1)
+            rc = plan_get(&args.plans[last][0], d, M, PANEL, w->K, err);
+        if (rc == OK)
+            rc = plan_get(&args.plans[last][1], d, M, panel_rows(w, args.n_panels - 1), w->K, err);
+        if (panel_rows(w, args.n_panels - 1) == PANEL)
+            args.plans[last][0] = args.plans[last][1];
+    }
+    if (rc == OK && last_tile == TILE)
+        for (int i = 0; i < 2; i++)
+            args.plans[0][i] = args.plans[1][i];
+    if (rc == OK) {
+        pool_run(d->pool, matmul_tile_task, &args, n_tiles * args.n_panels);
+        rc = run_result(d, err);
+    }
+    omp_set_num_threads(omp_threads);
+    return rc;
+}
+
+void onednn_fill(struct ops *ops)
+{
+    ops->open = onednn_open;
+    ops->close = onednn_close;
+    ops->matrix_load = onednn_matrix_load;
+    ops->matmul = onednn_matmul;
+}

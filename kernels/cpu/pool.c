@@ -1,0 +1,178 @@
+/* pool.c - see pool.h.
+ *
+ * A run is published by raising `generation`; each worker that sees it claims indices from `next`
+ * until none is left, then counts itself in `n_finished`. The caller works too and waits for that
+ * count, so no worker can be inside an old run when the next one is published. */
+#include "kernels/cpu/pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum { SPINS = 4000 }; /* some tens of microseconds */
+
+struct worker {
+    struct pool *pool;
+    pthread_t thread;
+    int index;
+    bool started;
+};
+
+struct pool {
+    int n_threads;
+    struct worker *workers; /* [n_threads - 1] */
+
+    /* one run; written by the caller before `generation` rises */
+    void (*task)(void *arg, int index, int thread);
+    void *arg;
+    int n_tasks;
+    _Atomic int next;
+    _Atomic int n_finished; /* workers that are done with this generation */
+
+    _Atomic unsigned generation;
+    _Atomic bool stopping;
+    _Atomic int n_asleep;
+    pthread_mutex_t lock; /* guards only going to sleep on `wake` */
+    pthread_cond_t wake;
+};
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void work(struct pool *p, int thread)
+{
+    int index;
+
+    while ((index = atomic_fetch_add(&p->next, 1)) < p->n_tasks)
+        p->task(p->arg, index, thread);
+}
+
+/* Returns when the generation is no longer `seen`. */
+static void wait_for_run(struct pool *p, unsigned seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load(&p->generation) != seen)
+            return;
+        pause_cpu();
+    }
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->n_asleep, 1);
+    while (atomic_load(&p->generation) == seen)
+        pthread_cond_wait(&p->wake, &p->lock);
+    atomic_fetch_sub(&p->n_asleep, 1);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Wakes sleepers, if there are any. A worker counts itself asleep before it looks at `generation`
+ * for the last time, so one of the two sees the other. */
+static void publish(struct pool *p)
+{
+    atomic_fetch_add(&p->generation, 1);
+    if (atomic_load(&p->n_asleep) == 0)
+        return;
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = arg;
+    struct pool *p = w->pool;
+    unsigned seen = 0;
+
+    for (;;) {
+        wait_for_run(p, seen);
+        seen = atomic_load(&p->generation);
+        if (atomic_load(&p->stopping))
+            return NULL;
+        work(p, w->index);
+        atomic_fetch_add(&p->n_finished, 1);
+    }
+}
+
+int pool_start(struct pool **out, int n_threads, struct error *err)
+{
+    struct pool *p;
+    int rc = OK;
+
+    *out = NULL;
+    if ((p = calloc(1, sizeof(*p))) == NULL)
+        return error_set(err, ERR_MEM, "pool: no memory");
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    p->n_threads = n_threads;
+    if ((p->workers = calloc((size_t)n_threads, sizeof(*p->workers))) == NULL) {
+        rc = error_set(err, ERR_MEM, "pool: no memory for %d threads", n_threads);
+        goto out;
+    }
+    for (int i = 0; i < n_threads - 1; i++) {
+        struct worker *w = &p->workers[i];
+        w->pool = p;
+        w->index = i + 1;
+        if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+            rc = error_set(err, ERR_MEM, "pool: cannot start thread %d of %d", i + 1, n_threads);
+            goto out;
+        }
+        w->started = true;
+    }
+    *out = p;
+    p = NULL;
+out:
+    pool_stop(p);
+    return rc;
+}
+
+void pool_stop(struct pool *p)
+{
+    if (p == NULL)
+        return;
+    atomic_store(&p->stopping, true);
+    publish(p);
+    for (int i = 0; p->workers != NULL && i < p->n_threads - 1; i++)
+        if (p->workers[i].started)
+            pthread_join(p->workers[i].thread, NULL);
+    pthread_cond_destroy(&p->wake);
+    pthread_mutex_destroy(&p->lock);
+    free(p->workers);
+    free(p);
+}
+
+int pool_n_threads(const struct pool *p)
+{
+    return p->n_threads;
+}
+
+void pool_run(struct pool *p, void (*task)(void *arg, int index, int thread), void *arg,
+              int n_tasks)
+{
+    int spins = 0;
+
+    if (n_tasks <= 0)
+        return;
+    if (p->n_threads == 1 || n_tasks == 1) {
+        for (int i = 0; i < n_tasks; i++)
+            task(arg, i, 0);
+        return;
+    }
+    p->task = task;
+    p->arg = arg;
+    p->n_tasks = n_tasks;
+    atomic_store(&p->next, 0);
+    atomic_store(&p->n_finished, 0);
+    publish(p);
+    work(p, 0);
+    while (atomic_load(&p->n_finished) < p->n_threads - 1) {
+        pause_cpu();
+        if (++spins % SPINS == 0) /* more threads than cores: let them run */
+            sched_yield();
+    }
+}

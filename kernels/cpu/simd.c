@@ -1,0 +1,444 @@
+/* simd.c - the CPU's ops over whole vectors; compiled once per instruction set.
+ *
+ * Written with the compiler's vector types, W floats wide (SIMD_LEVEL decides), so that the same
+ * text serves AVX-512, AVX2, SSE and NEON. Sums run in W partial sums and are added at the end: in
+ * the order of additions, and only there, these differ from the loop nests.
+ *
+ * Attention goes over blocks of ROWS queries and COLS keys with a running maximum and sum (online
+ * softmax), so its scratch space is a few KiB of stack whatever the prompt's length. Blocks are
+ * counted from the prompt's first token: a prompt's numbers do not depend on its neighbours.
+ *
+ * Widths that W does not divide go to the loop nest. Not taken: letting the compiler find the
+ * vectors (it may not reorder a sum without -ffast-math, which we never use). */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/device.h"
+
+#if SIMD_LEVEL == 4
+#define FILL simd_fill_v4
+enum { W = 16 };
+#elif SIMD_LEVEL == 3
+#define FILL simd_fill_v3
+enum { W = 8 };
+#else
+#define FILL simd_fill_baseline
+enum { W = 4 };
+#endif
+
+typedef float vec __attribute__((vector_size(W * 4)));
+typedef int32_t ivec __attribute__((vector_size(W * 4)));
+typedef uint16_t hvec __attribute__((vector_size(W * 2)));
+
+static inline vec load(const float *p)
+{
+    vec v;
+
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+static inline void store(float *p, vec v)
+{
+    memcpy(p, &v, sizeof(v));
+}
+
+static inline vec splat(float x)
+{
+    return x - (vec){0}; /* x - 0 keeps the sign of zero */
+}
+
+static inline vec select_vec(ivec mask, vec yes, vec no)
+{
+    return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));
+}
+
+static inline float sum_of(vec v)
+{
+    float sum = 0.0f;
+
+    for (int i = 0; i < W; i++)
+        sum += v[i];
+    return sum;
+}
+
+static inline float max_of(vec v)
+{
+    float max = v[0];
+
+    for (int i = 1; i < W; i++)
+        max = v[i] > max ? v[i] : max;
+    return max;
+}
+
+/* Stores W numbers of an activation, bf16 rounded to nearest even; NaN stays NaN. */
+static inline void store_act_vec(void *y, enum dtype type, size_t i, vec v)
+{
+    ivec bits, rounded;
+    hvec half;
+
+    if (type == DTYPE_F32) {
+        store((float *)y + i, v);
+        return;
+    }
+    bits = (ivec)v;
+    rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    rounded = ((v != v) & (bits | 0x400000)) | (~(v != v) & rounded);
+    half = __builtin_convertvector(rounded >> 16 & 0xffff, hvec);
+    memcpy((bf16 *)y + i, &half, sizeof(half));
+}
+
+/* e^x: x = n ln 2 + r, a polynomial in r (coefficients of Cephes' expf), times 2^n. Within 2 ulp;
+ * below -87 it is 0, above 88 it stays at e^88. */
+static inline vec exp_vec(vec x)
+{
+    const float round =
+        12582912.0f; /* 1.5 * 2^23: adding it leaves a whole number in the low bits */
+    ivec tiny = x < -87.0f;
+    vec n, r, p;
+
+    x = select_vec(x > 88.0f, splat(88.0f), x);
+    x = select_vec(tiny, splat(-87.0f), x);
+    n = (x * 1.44269504088896341f + round) - round;
+    r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    p = (vec)((ivec)p + (__builtin_convertvector(n, ivec) << 23));
+    return select_vec(tiny, (vec){0}, p);
+}
+
+static inline float sum_of_squares(const float *x, int n)
+{
+    vec a = {0}, b = {0};
+    int i = 0;
+
+    for (; i + 2 * W <= n; i += 2 * W) {
+        vec x0 = load(x + i), x1 = load(x + i + W);
+        a += x0 * x0;
+        b += x1 * x1;
+    }
+    if (i < n)
+        a += load(x + i) * load(x + i);
+    return sum_of(a + b);
+}
+
+/* ---- rmsnorm, add_rmsnorm: a task is a few rows ---- */
+
+enum { NORM_ROWS = 8 };
+
+struct rmsnorm_args {
+    void *y; /* NULL: add to h */
+    enum dtype y_type;
+    float *h;
+    const float *x, *w;
+    int T, D;
+    float eps;
+};
+
+static void rmsnorm_rows(void *arg, int index, int thread)
+{
+    const struct rmsnorm_args *a = arg;
+    int D = a->D, end = (index + 1) * NORM_ROWS < a->T ? (index + 1) * NORM_ROWS : a->T;
+
+    (void)thread;
+    for (int t = index * NORM_ROWS; t < end; t++) {
+        const float *x = a->x + (size_t)t * D;
+        vec factor = splat(1.0f / sqrtf(sum_of_squares(x, D) / (float)D + a->eps));
+        for (int d = 0; d < D; d += W) {
+            size_t i = (size_t)t * D + d;
+            vec value = load(x + d) * factor * load(a->w + d);
+            if (a->y == NULL)
+                store(a->h + i, load(a->h + i) + value);
+            else
+                store_act_vec(a->y, a->y_type, i, value);
+        }
+    }
+}
+
+static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x,
+                        const float *w, int T, int D, float eps, struct error *err)
+{
+    struct rmsnorm_args args = {y, y_type, NULL, x, w, T, D, eps};
+
+    if (D % W != 0)
+        return loops_rmsnorm(d, y, y_type, x, w, T, D, eps, err);
+    pool_run(d->pool, rmsnorm_rows, &args, (T + NORM_ROWS - 1) / NORM_ROWS);
+    return OK;
+}
+
+static int simd_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, int T,
+                            int D, float eps, struct error *err)
+{
+    struct rmsnorm_args args = {NULL, DTYPE_F32, h, x, w, T, D, eps};
+
+    if (D % W != 0)
+        return loops_add_rmsnorm(d, h, x, w, T, D, eps, err);
+    pool_run(d->pool, rmsnorm_rows, &args, (T + NORM_ROWS - 1) / NORM_ROWS);
+    return OK;
+}
+
+/* ---- qk_norm_rope: a task is a few tokens ---- */
+
+struct qk_args {
+    float *qkv;
+    const float *q_w, *k_w, *cos, *sin;
+    const int32_t *positions;
+    int T, H, K, E;
+    float eps;
+};
+
+static void norm_and_rotate(float *head, const float *w, const float *cos, const float *sin, int E,
+                            float eps)
+{
+    vec factor = splat(1.0f / sqrtf(sum_of_squares(head, E) / (float)E + eps));
+    int half = E / 2;
+
+    for (int e = 0; e < half; e += W) {
+        vec low = load(head + e) * factor * load(w + e);
+        vec high = load(head + e + half) * factor * load(w + e + half);
+        vec c = load(cos + e), s = load(sin + e);
+        store(head + e, low * c - high * s);
+        store(head + e + half, high * c + low * s);
+    }
+}
+
+static void qk_tokens(void *arg, int index, int thread)
+{
+    const struct qk_args *a = arg;
+    int end = (index + 1) * NORM_ROWS < a->T ? (index + 1) * NORM_ROWS : a->T;
+
+    (void)thread;
+    for (int t = index * NORM_ROWS; t < end; t++) {
+        float *row = a->qkv + (size_t)t * (a->H + 2 * a->K) * a->E;
+        size_t angle = (size_t)a->positions[t] * (a->E / 2);
+        for (int h = 0; h < a->H + a->K; h++)
+            norm_and_rotate(row + (size_t)h * a->E, h < a->H ? a->q_w : a->k_w, a->cos + angle,
+                            a->sin + angle, a->E, a->eps);
+    }
+}
+
+static int simd_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+                             const float *cos, const float *sin, const int32_t *positions, int T,
+                             int H, int K, int E, float eps, struct error *err)
+{
+    struct qk_args args = {qkv, q_w, k_w, cos, sin, positions, T, H, K, E, eps};
+
+    if (E % (2 * W) != 0)
+        return loops_qk_norm_rope(d, qkv, q_w, k_w, cos, sin, positions, T, H, K, E, eps, err);
+    pool_run(d->pool, qk_tokens, &args, (T + NORM_ROWS - 1) / NORM_ROWS);
+    return OK;
+}
+
+/* ---- attention: a task is one query head of up to ROWS tokens of one prompt ---- */
+
+enum { ROWS = 16, COLS = 64 };
+
+struct attention_args {
+    void *o;
+    const float *qkv;
+    const int32_t *begin;
+    int B, H, K, E, window;
+    float scale;
+    enum dtype act;
+};
+
+/* scores[r][c] = q[r] . k[c] * scale for 4 rows and 4 columns at once */
+static void score_tile(float scores[ROWS][COLS], const float *const *q, const float *const *k,
+                       int r, int c, int E, float scale)
+{
+    vec sums[4][4] = {0};
+
+    for (int e = 0; e < E; e += W) {
+        vec k0 = load(k[c] + e), k1 = load(k[c + 1] + e);
+        vec k2 = load(k[c + 2] + e), k3 = load(k[c + 3] + e);
+        for (int i = 0; i < 4; i++) {
+            vec qi = load(q[r + i] + e);
+            sums[i][0] += qi * k0;
+            sums[i][1] += qi * k1;
+            sums[i][2] += qi * k2;
+            sums[i][3] += qi * k3;
+        }
+    }
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++)
+            scores[r + i][c + j] = sum_of(sums[i][j]) * scale;
+}
+
+/* out[r] = out[r] * keep[r] + sum over c of p[r][c] * v[c], 4 rows and 2 vectors at once */
+static void value_tile(float out[ROWS][OPS_MAX_HEAD], float p[ROWS][COLS], const float *keep,
+                       const float *const *v, int n_cols, int r, int e)
+{
+    vec sums[4][2];
+
+    for (int i = 0; i < 4; i++) {
+        sums[i][0] = load(out[r + i] + e) * keep[r + i];
+        sums[i][1] = load(out[r + i] + e + W) * keep[r + i];
+    }
+    for (int c = 0; c < n_cols; c++) {
+        vec v0 = load(v[c] + e), v1 = load(v[c] + e + W);
+        for (int i = 0; i < 4; i++) {
+            sums[i][0] += p[r + i][c] * v0;
+            sums[i][1] += p[r + i][c] * v1;
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        store(out[r + i] + e, sums[i][0]);
+        store(out[r + i] + e + W, sums[i][1]);
+    }
+}
+
+/* Turns a row of scores into exponentials under the running maximum; returns by how much what was
+ * summed before shrinks. */
+static float softmax_step(float *row, float *max, float *sum)
+{
+    vec largest = load(row), total = {0};
+    float new_max, keep;
+
+    for (int c = W; c < COLS; c += W)
+        largest = select_vec(load(row + c) > largest, load(row + c), largest);
+    new_max = max_of(largest);
+    if (new_max < *max)
+        new_max = *max;
+    if (new_max == -INFINITY) { /* nothing of this block is visible, nor was before */
+        memset(row, 0, COLS * sizeof(*row));
+        return 1.0f;
+    }
+    keep = expf(*max - new_max);
+    for (int c = 0; c < COLS; c += W) {
+        vec p = exp_vec(load(row + c) - new_max);
+        store(row + c, p);
+        total += p;
+    }
+    *sum = *sum * keep + sum_of(total);
+    *max = new_max;
+    return keep;
+}
+
+static void attend(const struct attention_args *a, int first_token, int n, int row0, int h)
+{
+    /* n tokens of the prompt; queries row0 .. row0 + n_rows - 1, counted from its first token */
+    size_t stride = (size_t)(a->H + 2 * a->K) * a->E;
+    const float *prompt = a->qkv + first_token * stride;
+    size_t k_at = (size_t)(a->H + h / (a->H / a->K)) * a->E, v_at = k_at + (size_t)a->K * a->E;
+    int E = a->E, n_rows = n - row0 < ROWS ? n - row0 : ROWS, last = row0 + n_rows - 1;
+    int tile_rows = (n_rows + 3) / 4 * 4;
+    int first_key = row0 - a->window < 0 ? 0 : row0 - a->window + 1;
+    float scores[ROWS][COLS], out[ROWS][OPS_MAX_HEAD], max[ROWS], sum[ROWS] = {0}, keep[ROWS];
+    const float *q[ROWS], *k[COLS], *v[COLS];
+
+    for (int r = 0; r < tile_rows; r++) { /* rows past the end repeat the last one, unread */
+        int row = row0 + r <= last ? row0 + r : last;
+        q[r] = prompt + row * stride + (size_t)h * E;
+        max[r] = -INFINITY;
+        memset(out[r], 0, (size_t)E * sizeof(float));
+    }
+    for (int key0 = first_key / COLS * COLS; key0 <= last; key0 += COLS) {
+        int n_cols = last + 1 - key0 < COLS ? last + 1 - key0 : COLS;
+        int tile_cols = (n_cols + 3) / 4 * 4;
+        for (int c = 0; c < tile_cols; c++) {
+            int key = key0 + c <= last ? key0 + c : last;
+            k[c] = prompt + key * stride + k_at;
+            v[c] = prompt + key * stride + v_at;
+        }
+        for (int r = 0; r < tile_rows; r += 4)
+            for (int c = 0; c < tile_cols; c += 4)
+                score_tile(scores, q, k, r, c, E, a->scale);
+        for (int r = 0; r < tile_rows; r++) {
+            int row = row0 + r <= last ? row0 + r : last;
+            for (int c = 0; c < COLS; c++)
+                if (key0 + c > row || row - key0 - c >= a->window)
+                    scores[r][c] = -INFINITY;
+            keep[r] = softmax_step(scores[r], &max[r], &sum[r]);
+        }
+        for (int r = 0; r < tile_rows; r += 4)
+            for (int e = 0; e < E; e += 2 * W)
+                value_tile(out, scores, keep, v, n_cols, r, e);
+    }
+    for (int r = 0; r < n_rows; r++) {
+        size_t i = ((size_t)(first_token + row0 + r) * a->H + h) * E;
+        float factor = 1.0f / sum[r];
+        for (int e = 0; e < E; e += W)
+            store_act_vec(a->o, a->act, i + e, load(out[r] + e) * factor);
+    }
+}
+
+/* Task `index` counts blocks of ROWS tokens of all prompts, and heads inside a block. */
+static void attention_block(void *arg, int index, int thread)
+{
+    const struct attention_args *a = arg;
+    int block = index / a->H, h = index % a->H;
+
+    (void)thread;
+    for (int b = 0; b < a->B; b++) {
+        int n = a->begin[b + 1] - a->begin[b], n_blocks = (n + ROWS - 1) / ROWS;
+        if (block < n_blocks) {
+            /* the last rows of a prompt see the most keys: begin with them */
+            attend(a, a->begin[b], n, (n_blocks - 1 - block) * ROWS, h);
+            return;
+        }
+        block -= n_blocks;
+    }
+}
+
+static int simd_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B,
+                          int T, int H, int K, int E, float scale, int window, struct error *err)
+{
+    struct attention_args args = {o, qkv, begin, B, H, K, E, window, scale, d->act};
+    int n_blocks = 0;
+
+    if (E % (2 * W) != 0)
+        return loops_attention(d, o, qkv, begin, B, T, H, K, E, scale, window, err);
+    for (int b = 0; b < B; b++)
+        n_blocks += (begin[b + 1] - begin[b] + ROWS - 1) / ROWS;
+    pool_run(d->pool, attention_block, &args, n_blocks * H);
+    return OK;
+}
+
+/* ---- geglu: a task is a row ---- */
+
+struct geglu_args {
+    void *y;
+    const float *gu;
+    int F;
+    enum dtype act;
+};
+
+static void geglu_row(void *arg, int t, int thread)
+{
+    const struct geglu_args *a = arg;
+    const float *gate = a->gu + (size_t)t * 2 * a->F, *up = gate + a->F;
+
+    (void)thread;
+    for (int f = 0; f < a->F; f += W) {
+        vec x = load(gate + f);
+        /* 1 + tanh(u) = 2 / (1 + e^-2u): gelu needs no tanh */
+        vec u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+        vec gelu = x / (1.0f + exp_vec(-2.0f * u));
+        store_act_vec(a->y, a->act, (size_t)t * a->F + f, gelu * load(up + f));
+    }
+}
+
+static int simd_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err)
+{
+    struct geglu_args args = {y, gu, F, d->act};
+
+    if (F % W != 0)
+        return loops_geglu(d, y, gu, T, F, err);
+    pool_run(d->pool, geglu_row, &args, T);
+    return OK;
+}
+
+void FILL(struct ops *ops)
+{
+    ops->rmsnorm = simd_rmsnorm;
+    ops->add_rmsnorm = simd_add_rmsnorm;
+    ops->qk_norm_rope = simd_qk_norm_rope;
+    ops->attention = simd_attention;
+    ops->geglu = simd_geglu;
+}

@@ -1,0 +1,118 @@
+/* device.cu - one GPU as a device: its stream, its memory, its table of ops. */
+#include <stdlib.h>
+
+#include "kernels/cuda/device.cuh"
+
+static void cuda_close(struct device *d)
+{
+    if (d == NULL)
+        return;
+    cudaSetDevice(d->gpu);
+    cuda_matmul_close(d);
+    if (d->stream != NULL)
+        cudaStreamDestroy(d->stream);
+    free(d);
+}
+
+static int cuda_open(struct device **out, const struct device_options *options, struct error *err)
+{
+    struct device *d;
+    int n_gpus = 0, rc = OK;
+
+    *out = NULL;
+    if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0)
+        return error_set(err, ERR_INPUT, "cuda: no GPU is visible");
+    if (options->gpu < 0 || options->gpu >= n_gpus)
+        return error_set(err, ERR_INPUT, "cuda: no GPU %d: there are 0 to %d", options->gpu,
+                         n_gpus - 1);
+    if (options->act != DTYPE_F32 && options->act != DTYPE_BF16)
+        return error_set(err, ERR_INPUT, "cuda: cannot compute in %s, only in F32 and BF16",
+                         dtype_info(options->act)->name);
+    if ((d = (struct device *)calloc(1, sizeof(*d))) == NULL)
+        return error_set(err, ERR_MEM, "cuda: no memory for the device");
+    d->act = options->act;
+    d->gpu = options->gpu;
+    CUDA_TRY(cudaSetDevice(d->gpu));
+    CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
+    if ((rc = cuda_matmul_open(d, err)) != OK)
+        goto out;
+    *out = d;
+    d = NULL;
+out:
+    cuda_close(d);
+    return rc;
+}
+
+static int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
+{
+    int rc = OK;
+
+    *out = NULL;
+    CUDA_TRY(cudaMalloc(out, bytes > 0 ? bytes : 1));
+out:
+    return rc;
+}
+
+static void cuda_release(struct device *d, void *memory)
+{
+    (void)d;
+    cudaFree(memory);
+}
+
+static int cuda_upload(struct device *d, void *to, const void *from, size_t bytes,
+                       struct error *err)
+{
+    int rc = OK;
+
+    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
+out:
+    return rc;
+}
+
+static int cuda_sync(struct device *d, struct error *err)
+{
+    int rc = OK;
+
+    CUDA_TRY(cudaStreamSynchronize(d->stream));
+out:
+    return rc;
+}
+
+static int cuda_download(struct device *d, void *to, const void *from, size_t bytes,
+                         struct error *err)
+{
+    int rc = OK;
+
+    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->stream));
+    CUDA_TRY(cudaStreamSynchronize(d->stream));
+out:
+    return rc;
+}
+
+extern "C" const struct ops *ops_cuda(void)
+{
+    static const struct ops cuda = {
+        .name = "cuda",
+        .open = cuda_open,
+        .close = cuda_close,
+        .alloc = cuda_alloc,
+        .release = cuda_release,
+        .upload = cuda_upload,
+        .download = cuda_download,
+        .sync = cuda_sync,
+        .matrix_load = cuda_matrix_load,
+        .matrix_free = cuda_matrix_free,
+        .matrix_bytes = cuda_matrix_bytes,
+        .table_load = cuda_table_load,
+        .table_free = cuda_table_free,
+        .embed = cuda_embed,
+        .rmsnorm = cuda_rmsnorm,
+        .add_rmsnorm = cuda_add_rmsnorm,
+        .matmul = cuda_matmul,
+        .qk_norm_rope = cuda_qk_norm_rope,
+        .attention = cuda_attention,
+        .geglu = cuda_geglu,
+    };
+
+    return &cuda;
+}

@@ -1,0 +1,83 @@
+/* embed.cu - one block a token, threads along its row; grid T, block 256; memory-bound.
+ *
+ * The table lies on the GPU in the file's type where that is a plain float, else as float32: a
+ * quantised table is decoded once, at load. */
+#include <stdlib.h>
+
+#include "kernels/cuda/device.cuh"
+
+enum { BLOCK = 256, STAGING_ROWS = 4096 };
+
+template <typename T>
+static __global__ void embed_kernel(float *h, const T *table, const int32_t *ids, int D,
+                                    float scale)
+{
+    const T *row = table + (size_t)ids[blockIdx.x] * D;
+
+    for (int i = threadIdx.x; i < D; i += BLOCK)
+        h[(size_t)blockIdx.x * D + i] = to_float(row[i]) * scale;
+}
+
+int cuda_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
+               float scale, struct error *err)
+{
+    if (T == 0)
+        return OK;
+    if (table->type == DTYPE_F32)
+        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const float *)table->data, ids, table->D,
+                                                 scale);
+    else if (table->type == DTYPE_F16)
+        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const __half *)table->data, ids, table->D,
+                                                 scale);
+    else
+        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const __nv_bfloat16 *)table->data, ids,
+                                                 table->D, scale);
+    return launch_result(d, "embed", err);
+}
+
+int cuda_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
+                    int D, struct error *err)
+{
+    bool plain = type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
+    float *rows = NULL;
+    struct table *t;
+    size_t row_bytes, bytes;
+    int rc = OK;
+
+    *out = NULL;
+    if (!dtype_info(type)->is_number || !dtype_bytes(&row_bytes, type, (size_t)D))
+        return error_set(err, ERR_INPUT, "cuda: rows of %d numbers cannot be stored as %s", D,
+                         dtype_info(type)->name);
+    if ((t = (struct table *)calloc(1, sizeof(*t))) == NULL ||
+        (!plain && (rows = (float *)malloc((size_t)STAGING_ROWS * D * sizeof(float))) == NULL)) {
+        rc = error_set(err, ERR_MEM, "cuda: no memory for the embedding table");
+        goto out;
+    }
+    t->type = plain ? type : DTYPE_F32;
+    t->D = D;
+    bytes = (size_t)V * D * dtype_info(t->type)->bytes;
+    CUDA_TRY(cudaMalloc(&t->data, bytes));
+    if (plain)
+        CUDA_TRY(cudaMemcpy(t->data, data, bytes, cudaMemcpyHostToDevice));
+    for (int v = 0; !plain && v < V; v += STAGING_ROWS) {
+        int n = V - v < STAGING_ROWS ? V - v : STAGING_ROWS;
+        dtype_decode(rows, (const char *)data + v * row_bytes, type, (size_t)n * D);
+        CUDA_TRY(cudaMemcpy((float *)t->data + (size_t)v * D, rows, (size_t)n * D * sizeof(float),
+                            cudaMemcpyHostToDevice));
+    }
+    *out = t;
+    t = NULL;
+out:
+    free(rows);
+    cuda_table_free(d, t);
+    return rc;
+}
+
+void cuda_table_free(struct device *d, struct table *t)
+{
+    (void)d;
+    if (t == NULL)
+        return;
+    cudaFree(t->data);
+    free(t);
+}

@@ -1,0 +1,54 @@
+/* qk_norm_rope.cu - one warp a head of a token: grid (T, ceil((H + K) / 4)), block (32, 4). A lane
+ * keeps the pairs (e, e + E/2) that it rotates, so the head is read once. */
+#include "kernels/cuda/device.cuh"
+
+enum { WARPS = 4, PAIRS = OPS_MAX_HEAD / 2 / 32 }; /* pairs a lane holds at most */
+
+static __global__ void qk_norm_rope_kernel(float *qkv, const float *q_w, const float *k_w,
+                                           const float *cos, const float *sin,
+                                           const int32_t *positions, int H, int K, int E, float eps)
+{
+    int t = blockIdx.x, head = blockIdx.y * WARPS + threadIdx.y, half = E / 2;
+    float low[PAIRS], high[PAIRS], sum = 0.0f, factor;
+    const float *w = head < H ? q_w : k_w;
+    size_t angle = (size_t)positions[t] * half;
+    float *x = qkv + ((size_t)t * (H + 2 * K) + head) * E;
+
+    if (head >= H + K)
+        return;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        int e = threadIdx.x + 32 * i;
+        low[i] = e < half ? x[e] : 0.0f;
+        high[i] = e < half ? x[e + half] : 0.0f;
+        sum += low[i] * low[i] + high[i] * high[i];
+    }
+    factor = 1.0f / sqrtf(warp_sum(sum) / (float)E + eps);
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        int e = threadIdx.x + 32 * i;
+        if (e < half) {
+            float c = cos[angle + e], s = sin[angle + e];
+            float a = low[i] * factor * w[e], b = high[i] * factor * w[e + half];
+            x[e] = a * c - b * s;
+            x[e + half] = b * c + a * s;
+        }
+    }
+}
+
+int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+                      const float *cos, const float *sin, const int32_t *positions, int T, int H,
+                      int K, int E, float eps, struct error *err)
+{
+    dim3 grid((unsigned)T, (unsigned)((H + K + WARPS - 1) / WARPS)), block(32, WARPS);
+
+    if (T == 0)
+        return OK;
+    if (E > OPS_MAX_HEAD || E % 2 != 0)
+        return error_set(err, ERR_INPUT,
+                         "cuda: heads of %d numbers, expected an even number up to %d", E,
+                         OPS_MAX_HEAD);
+    qk_norm_rope_kernel<<<grid, block, 0, d->stream>>>(qkv, q_w, k_w, cos, sin, positions, H, K, E,
+                                                       eps);
+    return launch_result(d, "qk_norm_rope", err);
+}

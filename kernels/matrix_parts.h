@@ -1,0 +1,12 @@
+/* matrix_parts.h - rows of a weight matrix that come from several tensors, for every backend's
+ * matrix_load. Pure; any thread. Private to kernels/. */
+#pragma once
+#include "kernels/ops.h"
+
+/* Sum of the parts' rows; ERR_INPUT when K is no whole number of a part's blocks. */
+int matrix_parts_rows(int *N, const struct matrix_part *parts, int n_parts, int K,
+                      struct error *err);
+
+/* Rows row .. row + n_rows - 1 of the stacked parts as float32 at `to` [n_rows, K]. */
+void matrix_parts_decode(float *to, const struct matrix_part *parts, int n_parts, int K, int row,
+                         int n_rows);

@@ -1,0 +1,128 @@
+/* ops.h - every operation the encoder is made of, as one table per backend.
+ *
+ * The forward pass (engine/model/) calls only through this table. The meaning of each op is its
+ * loop nest in kernels/cpu/; the other tables are faster ways to the same numbers.
+ *
+ * Letters: T tokens of all prompts packed end to end, B prompts, D model width, H query heads,
+ * K key/value heads, E head width, F feed-forward width, V vocabulary. Matrices are row-major.
+ *
+ * Numbers: the residual stream and what a matmul returns are float32; what a matmul reads is the
+ * device's compute type ("act" below: F32 or BF16), rounded once where it is stored. Sums are
+ * float32 at least.
+ *
+ * Memory: every pointer handed to an op is memory of its device (`alloc`), but where "host" is
+ * said. No op allocates. T == 0 is a no-op.
+ *
+ * Threads: a device belongs to one thread; that thread alone calls its ops. An op may return before
+ * its work is done: work on one device happens in the order of the calls, and `sync`, `download`
+ * wait for it. Errors of the hardware are ERR_GPU and final. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "kernels/dtype.h"
+
+struct device; /* one rank's hardware: a pool of CPU threads, or a GPU */
+struct matrix; /* a resident weight matrix, in the layout its backend likes */
+struct table;  /* a resident embedding table */
+
+enum { OPS_MAX_HEAD = 512 }; /* E is at most this */
+
+struct device_options {
+    enum dtype act; /* what matmuls compute in: DTYPE_F32 or DTYPE_BF16 */
+    int n_threads;  /* CPU: threads that work, the caller's among them; at least 1 */
+    int gpu;        /* CUDA: which of the visible GPUs, from 0 */
+};
+
+/* Rows of a weight matrix as a file stores them. */
+struct matrix_part {
+    const void *data; /* host: [rows, K] */
+    enum dtype type;  /* any that dtype_decode() reads */
+    int rows;
+};
+
+struct ops {
+    const char *name;
+
+    /* Devices and memory.
+     * open: ERR_INPUT when the hardware cannot compute in `act`; ERR_MEM; ERR_GPU.
+     * alloc: 64-byte aligned, contents undefined. upload and download move between host and device
+     * memory; both may be called with bytes == 0. */
+    int (*open)(struct device **out, const struct device_options *options, struct error *err);
+    void (*close)(struct device *d); /* NULL is fine */
+    int (*alloc)(struct device *d, void **out, size_t bytes, struct error *err);
+    void (*release)(struct device *d, void *memory); /* NULL is fine */
+    int (*upload)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+    int (*download)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+    int (*sync)(struct device *d, struct error *err);
+
+    /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`.
+     * matrix_bytes: what it holds of the device's memory.
+     * table_load: `data` (host, [V, D]) is borrowed until table_free. */
+    int (*matrix_load)(struct device *d, struct matrix **out, const struct matrix_part *parts,
+                       int n_parts, int K, struct error *err);
+    void (*matrix_free)(struct device *d, struct matrix *m); /* NULL is fine */
+    size_t (*matrix_bytes)(const struct matrix *m);
+    int (*table_load)(struct device *d, struct table **out, const void *data, enum dtype type,
+                      int V, int D, struct error *err);
+    void (*table_free)(struct device *d, struct table *t); /* NULL is fine */
+
+    /* Rows of the embedding table.
+     *     h[t,d] = table[ids[t],d] * scale
+     * h [T, D] f32; ids [T] int32, each in 0..V-1 (the caller has checked) */
+    int (*embed)(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
+                 float scale, struct error *err);
+
+    /* RMS norm with a whole factor: Gemma 3's stored weight w means 1 + w, and the loader adds the
+     * 1 where the file has not (engine/model/weights.c).
+     *     y[t,d] = x[t,d] / sqrt(mean over d of x[t,d]^2 + eps) * w[d]
+     * y [T, D] of y_type (F32 or BF16); x [T, D] f32; w [D] f32; y may be x when y_type is F32 */
+    int (*rmsnorm)(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
+                   int T, int D, float eps, struct error *err);
+
+    /* The same, added to the residual stream.
+     *     h[t,d] += x[t,d] / sqrt(mean over d of x[t,d]^2 + eps) * w[d]
+     * h, x [T, D] f32; w [D] f32 */
+    int (*add_rmsnorm)(struct device *d, float *h, const float *x, const float *w, int T, int D,
+                       float eps, struct error *err);
+
+    /* Product with a weight matrix.
+     *     y[t,n] = sum over k of x[t,k] * w[n,k]
+     * y [T, N] f32; x [T, K] act; w [N, K]. A row's sum does not depend on the other rows. */
+    int (*matmul)(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                  struct error *err);
+
+    /* RMS norm of each query and key head, then rotary positions by halves (rotate_half), in place.
+     *     z = head / sqrt(mean(head^2) + eps) * w
+     *     e < E/2:  head[e]       = z[e] * cos[p,e] - z[e+E/2] * sin[p,e]
+     *               head[e+E/2]   = z[e+E/2] * cos[p,e] + z[e] * sin[p,e]       p = positions[t]
+     * qkv [T, (H + 2K) * E] f32: H query heads, K key heads, K value heads (left as they are)
+     * q_w, k_w [E] f32; cos, sin [any, E/2] f32; positions [T] int32; E even */
+    int (*qk_norm_rope)(struct device *d, float *qkv, const float *q_w, const float *k_w,
+                        const float *cos, const float *sin, const int32_t *positions, int T, int H,
+                        int K, int E, float eps, struct error *err);
+
+    /* Causal attention inside each prompt, keys shared by H/K query heads.
+     *     o[t,h,:] = softmax over j of (q[t,h,:] . k[j,h/(H/K),:] * scale) applied to v[j,...]
+     *     j runs over the tokens of t's prompt with j <= t and t - j < window
+     * o [T, H * E] act; qkv as above; begin [B + 1] int32: prompt b is tokens begin[b] ..
+     * begin[b+1]-1, begin[0] = 0, begin[B] = T; window >= 1 (INT_MAX: no window) */
+    int (*attention)(struct device *d, void *o, const float *qkv, const int32_t *begin, int B,
+                     int T, int H, int K, int E, float scale, int window, struct error *err);
+
+    /* Gated feed-forward: GELU by tanh of the gate, times the other half.
+     *     y[t,f] = gelu(gu[t,f]) * gu[t,F+f]
+     *     gelu(x) = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
+     * y [T, F] act; gu [T, 2F] f32 */
+    int (*geglu)(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
+};
+
+/* The CPU at its best: oneDNN's matmul where it was built in, vector loops for the rest. */
+const struct ops *ops_cpu(void);
+
+/* One NVIDIA GPU. NULL where the build has no CUDA. */
+const struct ops *ops_cuda(void);
+
+/* The loop nests: the meaning of every op, for tests and for the thread sanitizer. */
+const struct ops *ops_loops(void);

@@ -1,0 +1,356 @@
+/* test_ops.c - every op of the fast tables, CPU and CUDA, against the loop nests, on odd shapes.
+ *
+ * Tolerance: both sides sum the same float32 products in another order, so they differ by a few
+ * roundings of the largest partial sum; 2e-5 of the largest number is ten times what was seen.
+ * bf16 results may fall on the other side of a rounding: one step is 2^-8 of the number. */
+#include <limits.h>
+#include <math.h>
+
+#include "kernels/cpu/device.h"
+#include "tests/check.h"
+
+#define EXACT      1e-6
+#define REORDERED  2e-5
+#define BF16_STEPS (1.0 / 128)
+
+static struct error err;
+static const struct ops *fast, *loops;
+static struct device *fast_device, *loops_device;
+static enum dtype act;
+
+/* ---- memory: all of a case's is released at once ---- */
+
+enum { MAX_HELD = 32 };
+static void *host_held[MAX_HELD], *device_held[MAX_HELD];
+static int n_host_held, n_device_held;
+
+static void *host(size_t bytes)
+{
+    void *memory = calloc(1, bytes + 64);
+
+    CHECK(memory != NULL && n_host_held < MAX_HELD);
+    return host_held[n_host_held++] = memory;
+}
+
+/* A copy of host memory on the fast table's device. */
+static void *on_device(const void *from, size_t bytes)
+{
+    void *memory;
+
+    CHECK(n_device_held < MAX_HELD);
+    CHECK_OK(fast->alloc(fast_device, &memory, bytes, &err));
+    device_held[n_device_held++] = memory;
+    CHECK_OK(fast->upload(fast_device, memory, from, bytes, &err));
+    return memory;
+}
+
+static void *back(const void *from, size_t bytes)
+{
+    void *memory = host(bytes);
+
+    CHECK_OK(fast->download(fast_device, memory, from, bytes, &err));
+    return memory;
+}
+
+static void release_case(void)
+{
+    while (n_host_held > 0)
+        free(host_held[--n_host_held]);
+    while (n_device_held > 0)
+        fast->release(fast_device, device_held[--n_device_held]);
+}
+
+/* ---- numbers ---- */
+
+static float *random_floats(size_t n, unsigned seed)
+{
+    float *x = host(n * sizeof(float));
+    uint64_t state = seed * 2654435761u + 1;
+
+    for (size_t i = 0; i < n; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (float)(state >> 40) / (float)(1 << 23) - 1.0f;
+    }
+    return x;
+}
+
+static size_t act_bytes(size_t n)
+{
+    return n * dtype_info(act)->bytes;
+}
+
+/* Random activations of the device's compute type. */
+static void *random_act(size_t n, unsigned seed)
+{
+    void *y = host(act_bytes(n));
+
+    dtype_encode(y, random_floats(n, seed), act, n);
+    return y;
+}
+
+static void check_close(const char *what, const float *got, const float *want, size_t n,
+                        double tolerance)
+{
+    double size = 0.0;
+
+    for (size_t i = 0; i < n; i++)
+        size = fmax(size, fabs((double)want[i]));
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - (double)want[i]) <= tolerance * size + 1e-30))
+            CHECK_FAIL("%s: index %zu: got %.9g, want %.9g", what, i, (double)got[i],
+                       (double)want[i]);
+}
+
+static void check_act_close(const char *what, const void *got, const void *want, size_t n)
+{
+    float *a = host(n * sizeof(float)), *b = host(n * sizeof(float));
+
+    dtype_decode(a, got, act, n);
+    dtype_decode(b, want, act, n);
+    check_close(what, a, b, n, act == DTYPE_F32 ? REORDERED : BF16_STEPS);
+}
+
+static const int lengths[] = {0, 1, 2, 7, 13, 64, 129, 300};
+enum { N_LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
+#define F32_BYTES(n) ((size_t)(n) * sizeof(float))
+
+/* ---- the ops ---- */
+
+static void embed_matches(void)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0};
+    enum { V = 50, D = 96, T = 13 };
+
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        size_t bytes;
+        CHECK(dtype_bytes(&bytes, types[i], (size_t)V * D));
+        float *numbers = random_floats((size_t)V * D, 1), *want = host(F32_BYTES(T * D));
+        uint8_t *table = host(bytes);
+        int32_t ids[T];
+        struct table *a, *b;
+        if (types[i] == DTYPE_Q8_0) /* blocks of a half scale and 32 signed bytes */
+            for (size_t j = 0; j < bytes; j++)
+                table[j] = j % 34 == 0 ? 0x66 : j % 34 == 1 ? 0x2e : (uint8_t)(j * 7);
+        else
+            dtype_encode(table, numbers, types[i], (size_t)V * D);
+        for (int t = 0; t < T; t++)
+            ids[t] = (t * 17) % V;
+        int32_t *ids_there = on_device(ids, sizeof(ids));
+        float *h = on_device(want, F32_BYTES(T * D));
+        CHECK_OK(fast->table_load(fast_device, &a, table, types[i], V, D, &err));
+        CHECK_OK(loops->table_load(loops_device, &b, table, types[i], V, D, &err));
+        CHECK_OK(fast->embed(fast_device, h, a, ids_there, T, 1.5f, &err));
+        CHECK_OK(loops->embed(loops_device, want, b, ids, T, 1.5f, &err));
+        check_close("embed", back(h, F32_BYTES(T * D)), want, T * D, EXACT);
+        CHECK(want[0] != 0.0f);
+        fast->table_free(fast_device, a);
+        loops->table_free(loops_device, b);
+        release_case();
+    }
+}
+
+static void rmsnorm_matches(void)
+{
+    static const int widths[] = {1, 5, 48, 128, 640, 650};
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++) {
+            int D = widths[i], T = lengths[j];
+            size_t n = (size_t)T * D;
+            float *x = random_floats(n, 1), *w = random_floats((size_t)D, 2);
+            float *h = random_floats(n, 3);
+            void *want = host(act_bytes(n));
+            void *x_there = on_device(x, F32_BYTES(n)), *w_there = on_device(w, F32_BYTES(D));
+            void *h_there = on_device(h, F32_BYTES(n)), *y_there = on_device(want, act_bytes(n));
+            CHECK_OK(fast->rmsnorm(fast_device, y_there, act, x_there, w_there, T, D, 1e-6f, &err));
+            CHECK_OK(loops->rmsnorm(loops_device, want, act, x, w, T, D, 1e-6f, &err));
+            check_act_close("rmsnorm", back(y_there, act_bytes(n)), want, n);
+            CHECK_OK(fast->add_rmsnorm(fast_device, h_there, x_there, w_there, T, D, 1e-6f, &err));
+            CHECK_OK(loops->add_rmsnorm(loops_device, h, x, w, T, D, 1e-6f, &err));
+            check_close("add_rmsnorm", back(h_there, F32_BYTES(n)), h, n, REORDERED);
+            /* in place */
+            CHECK_OK(fast->rmsnorm(fast_device, x_there, DTYPE_F32, x_there, w_there, T, D, 1e-6f,
+                                   &err));
+            CHECK_OK(loops->rmsnorm(loops_device, x, DTYPE_F32, x, w, T, D, 1e-6f, &err));
+            check_close("rmsnorm in place", back(x_there, F32_BYTES(n)), x, n, REORDERED);
+            release_case();
+        }
+}
+
+static void matmul_matches(void)
+{
+    static const int shapes[][2] = {{1, 1}, {3, 5}, {64, 32}, {129, 48}, {320, 128}, {257, 130}};
+
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++) {
+            int N = shapes[i][0], K = shapes[i][1], T = lengths[j], first = N / 3;
+            size_t n = (size_t)T * N;
+            float *w = random_floats((size_t)N * K, 4), *want = host(F32_BYTES(n));
+            void *x = random_act((size_t)T * K, 5);
+            void *x_there = on_device(x, act_bytes((size_t)T * K));
+            float *y_there = on_device(want, F32_BYTES(n));
+            struct matrix_part parts[] = {{w, DTYPE_F32, first},
+                                          {w + (size_t)first * K, DTYPE_F32, N - first}};
+            struct matrix *a, *b;
+            CHECK_OK(fast->matrix_load(fast_device, &a, parts, 2, K, &err));
+            CHECK_OK(loops->matrix_load(loops_device, &b, parts, 2, K, &err));
+            CHECK(fast->matrix_bytes(a) >= act_bytes((size_t)N * K));
+            CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, T, &err));
+            CHECK_OK(loops->matmul(loops_device, want, x, b, T, &err));
+            check_close("matmul", back(y_there, F32_BYTES(n)), want, n, REORDERED);
+            fast->matrix_free(fast_device, a);
+            loops->matrix_free(loops_device, b);
+            release_case();
+        }
+}
+
+/* A row of a product does not depend on how many there are. */
+static void matmul_rows_are_independent(void)
+{
+    enum { N = 320, K = 128, T = 200 };
+    float *w = random_floats((size_t)N * K, 6), *zeros = host(F32_BYTES(T * N)), *all;
+    void *x = random_act((size_t)T * K, 7);
+    void *x_there = on_device(x, act_bytes((size_t)T * K));
+    float *y_there = on_device(zeros, F32_BYTES(T * N));
+    struct matrix_part part = {w, DTYPE_F32, N};
+    struct matrix *m;
+
+    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, &err));
+    CHECK_OK(fast->matmul(fast_device, y_there, x_there, m, T, &err));
+    all = back(y_there, F32_BYTES(T * N));
+    for (int t = 0; t < T; t += 9) {
+        const char *row = (const char *)x_there + act_bytes((size_t)t * K);
+        float *one = host(F32_BYTES(N));
+        CHECK_OK(fast->matmul(fast_device, y_there, row, m, 1, &err));
+        CHECK_OK(fast->download(fast_device, one, y_there, F32_BYTES(N), &err));
+        check_close("row", one, all + (size_t)t * N, N, EXACT);
+        free(host_held[--n_host_held]);
+    }
+    fast->matrix_free(fast_device, m);
+    release_case();
+}
+
+static const int heads[][3] = {{4, 1, 256}, {4, 2, 64}, {3, 3, 6}, {2, 1, 32}, {1, 1, 512}};
+enum { N_HEADS = sizeof(heads) / sizeof(heads[0]) };
+
+static void qk_norm_rope_matches(void)
+{
+    enum { POSITIONS = 40 };
+
+    for (size_t i = 0; i < N_HEADS; i++)
+        for (int j = 0; j < N_LENGTHS; j++) {
+            int H = heads[i][0], K = heads[i][1], E = heads[i][2], T = lengths[j];
+            size_t n = (size_t)T * (H + 2 * K) * E, n_angles = (size_t)POSITIONS * E / 2;
+            float *qkv = random_floats(n, 8), *q_w = random_floats((size_t)E, 9);
+            float *k_w = random_floats((size_t)E, 10), *cos = random_floats(n_angles, 11);
+            float *sin = random_floats(n_angles, 12);
+            int32_t *positions = host((size_t)T * sizeof(int32_t));
+            for (int t = 0; t < T; t++)
+                positions[t] = (t * 7) % POSITIONS;
+            float *there = on_device(qkv, F32_BYTES(n));
+            CHECK_OK(fast->qk_norm_rope(
+                fast_device, there, on_device(q_w, F32_BYTES(E)), on_device(k_w, F32_BYTES(E)),
+                on_device(cos, F32_BYTES(n_angles)), on_device(sin, F32_BYTES(n_angles)),
+                on_device(positions, (size_t)T * sizeof(int32_t)), T, H, K, E, 1e-6f, &err));
+            CHECK_OK(loops->qk_norm_rope(loops_device, qkv, q_w, k_w, cos, sin, positions, T, H, K,
+                                         E, 1e-6f, &err));
+            check_close("qk_norm_rope", back(there, F32_BYTES(n)), qkv, n, REORDERED);
+            release_case();
+        }
+}
+
+static void attention_matches(void)
+{
+    static const int windows[] = {1, 5, 32, 100, INT_MAX};
+    static const int32_t packs[][5] = {{0, 1}, {0, 13}, {0, 1, 2, 40}, {0, 63, 64, 129}, {0, 300}};
+    static const int n_prompts[] = {1, 1, 3, 3, 1};
+
+    for (size_t i = 0; i < N_HEADS; i++)
+        for (size_t p = 0; p < sizeof(packs) / sizeof(packs[0]); p++)
+            for (size_t j = 0; j < sizeof(windows) / sizeof(windows[0]); j++) {
+                int H = heads[i][0], K = heads[i][1], E = heads[i][2], B = n_prompts[p];
+                int T = packs[p][B];
+                size_t n_in = (size_t)T * (H + 2 * K) * E, n = (size_t)T * H * E;
+                float scale = 6.0f / sqrtf((float)E), *qkv = random_floats(n_in, 13);
+                void *want = host(act_bytes(n)), *o_there = on_device(want, act_bytes(n));
+                /* scores of some units: far from flat, and themselves rounded to 1e-6 */
+                CHECK_OK(fast->attention(fast_device, o_there, on_device(qkv, F32_BYTES(n_in)),
+                                         on_device(packs[p], sizeof(packs[p])), B, T, H, K, E,
+                                         scale, windows[j], &err));
+                CHECK_OK(loops->attention(loops_device, want, qkv, packs[p], B, T, H, K, E, scale,
+                                          windows[j], &err));
+                check_act_close("attention", back(o_there, act_bytes(n)), want, n);
+                release_case();
+            }
+}
+
+static void geglu_matches(void)
+{
+    static const int widths[] = {1, 7, 32, 320, 2048};
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++) {
+            int F = widths[i], T = lengths[j];
+            size_t n = (size_t)T * F;
+            float *gu = random_floats(2 * n, 14);
+            void *want = host(act_bytes(n)), *y_there = on_device(want, act_bytes(n));
+            for (size_t x = 0; x < 2 * n; x++) /* to the ends of the exponential's range */
+                gu[x] *= x % 3 == 0 ? 40.0f : 3.0f;
+            CHECK_OK(
+                fast->geglu(fast_device, y_there, on_device(gu, F32_BYTES(2 * n)), T, F, &err));
+            CHECK_OK(loops->geglu(loops_device, want, gu, T, F, &err));
+            check_act_close("geglu", back(y_there, act_bytes(n)), want, n);
+            release_case();
+        }
+}
+
+static void run_all(const struct ops *table, const char *name, enum dtype type, int n_threads)
+{
+    struct device_options options = {.act = type, .n_threads = n_threads};
+
+    fast = table;
+    loops = ops_loops();
+    act = type;
+    err = (struct error){0};
+    if (table == NULL || fast->open(&fast_device, &options, &err) != OK) {
+        printf("SKIPPED %s in %s: %s\n", name, dtype_info(type)->name,
+               table == NULL ? "not in this build" : err.text);
+        return;
+    }
+    if (loops->open(&loops_device, &options, &err) != OK) {
+        printf("%s\n", err.text);
+        exit(EXIT_FAILURE);
+    }
+    printf("%s, %s, %d threads\n", name, dtype_info(type)->name, n_threads);
+    RUN(embed_matches);
+    RUN(rmsnorm_matches);
+    RUN(matmul_matches);
+    RUN(matmul_rows_are_independent);
+    RUN(qk_norm_rope_matches);
+    RUN(attention_matches);
+    RUN(geglu_matches);
+    fast->close(fast_device);
+    loops->close(loops_device);
+}
+
+int main(void)
+{
+    struct ops level = *ops_loops();
+
+    run_all(ops_cpu(), "cpu", DTYPE_F32, 1);
+    run_all(ops_cpu(), "cpu", DTYPE_F32, 3);
+    run_all(ops_cpu(), "cpu", DTYPE_BF16, 2);
+    simd_fill_baseline(&level);
+    run_all(&level, "simd baseline", DTYPE_F32, 1);
+    run_all(&level, "simd baseline", DTYPE_BF16, 2);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        simd_fill_v3(&level);
+        run_all(&level, "simd v3", DTYPE_F32, 2);
+        run_all(&level, "simd v3", DTYPE_BF16, 1);
+    }
+#endif
+    run_all(ops_cuda(), "cuda", DTYPE_F32, 1);
+    run_all(ops_cuda(), "cuda", DTYPE_BF16, 1);
+    return check_result();
+}
