@@ -1,0 +1,112 @@
+/* engine.h - prompts to tensors: the engine as a C library. Its only outside header.
+ *
+ *     struct engine_options options = {.model = "gemma-3-270m.gguf", .n_threads = 2};
+ *     if (engine_open(&engine, &options, &err) != OK) ...
+ *     struct engine_prompt prompt = {ids, n};           // from tokenizer_encode()
+ *     struct engine_request request = {.dtype = DTYPE_F32};
+ *     struct engine_result result;
+ *     if (engine_encode(engine, &prompt, 1, &request, &result, &err) != OK) ...
+ *     ... result.hidden_states ...
+ *     engine_result_free(&result);
+ *     engine_close(engine);
+ *
+ * An engine belongs to one thread at a time: the one that opened it, or one it was handed to while
+ * no call was running. It starts threads of its own. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+#include "kernels/dtype.h"
+
+struct engine;
+struct tokenizer;
+
+enum engine_backend {
+    ENGINE_CPU,
+    ENGINE_CUDA,
+    ENGINE_LOOPS /* the loop nests: slow, for checking */
+};
+
+enum {
+    ENGINE_MAX_TOKENS = 1024, /* of a prompt, <bos> included: what LTX reads */
+    ENGINE_MAX_LAYERS = 256
+};
+
+/* Told now and then while a model loads, from the thread that called engine_open(). */
+typedef void engine_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
+
+struct engine_options {
+    const char *model;            /* directory or GGUF file; borrowed for engine_open() */
+    enum engine_backend backend;  /* ENGINE_LOOPS: the slow reference, for tests */
+    enum dtype compute;           /* DTYPE_F32 or DTYPE_BF16: what matrix products compute in */
+    int n_threads;                /* at least 1 */
+    int max_batch_tokens;         /* activations are sized for this; 0: ENGINE_MAX_TOKENS.
+                                     More prompts than fit are encoded in several passes. */
+    engine_progress_fn *progress; /* or NULL */
+    void *progress_arg;
+};
+
+struct engine_info {
+    const char *architecture; /* "gemma3" */
+    const char *backend;      /* "cpu"; NULL from engine_read_info() */
+    char format[64];          /* "gguf v3", "safetensors, 5 shards" */
+    int n_layers;             /* L; hidden states are numbered 0 (the embeddings) .. L */
+    int width;                /* D */
+    int vocabulary;           /* V: ids are below it */
+    size_t weights_bytes;     /* resident, beside the embedding table, which stays in the file */
+};
+
+/* A prompt as ids: 1 .. ENGINE_MAX_TOKENS of them, <bos> first, as tokenizer_encode() gives. */
+struct engine_prompt {
+    const int32_t *ids;
+    int n;
+};
+
+struct engine_request {
+    const int *layers; /* [n_layers] which hidden states, each 0 .. L, in the order wanted */
+    int n_layers;      /* 0: all L + 1 */
+    enum dtype dtype;  /* of the result: DTYPE_F32, DTYPE_F16 or DTYPE_BF16 */
+};
+
+/* One prompt's tensors. State s is the input of layer s (0: the scaled embeddings); state L is the
+ * final norm of the last layer's output. */
+struct engine_result {
+    int n_states, n_tokens, width;
+    enum dtype dtype;
+    void *hidden_states; /* [n_states, n_tokens, width]; freed by engine_result_free() */
+    size_t bytes;
+};
+
+/* ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve; ERR_MEM.
+ * On failure *out is NULL. */
+int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
+void engine_close(struct engine *e); /* NULL is fine */
+
+/* Valid until engine_close(). */
+const struct engine_info *engine_info(const struct engine *e);
+
+/* What a model is, from its headers alone: to check a request before loading weights. */
+int engine_read_info(struct engine_info *out, const char *model, struct error *err);
+
+/* Encodes all prompts; results[i] belongs to prompts[i], whatever else is in the call. On failure
+ * no result is kept.
+ * ERR_INPUT: a layer out of range or given twice, a prompt that is empty or too long, an id that is
+ * not in the vocabulary; the sentence names it. */
+int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                  const struct engine_request *request, struct engine_result *results,
+                  struct error *err);
+void engine_result_free(struct engine_result *result);
+
+/* The checks of engine_encode() that need no weights. */
+int engine_check_request(const struct engine_info *info, const struct engine_request *request,
+                         struct error *err);
+
+/* The tokenizer of a model, or of a tokenizer file, without reading any weights. */
+int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err);
+
+/* Appends to `out` what a model directory or file is: format, architecture, sizes, types, and what
+ * it lacks; with `all_tensors` a line for each tensor. ERR_FORMAT: not a model we know. */
+int engine_inspect(struct buf *out, const char *path, bool all_tensors, struct error *err);

@@ -1,0 +1,240 @@
+/* gemma.c - the forward pass.
+ *
+ * A list of ops over one packed batch, the same for every backend. The residual stream h is
+ * float32 from the embeddings to the end; each matmul reads an activation in the device's compute
+ * type and returns float32. All memory is taken once, for the largest pack. */
+#include "engine/model/gemma.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/files/gemma_config.h"
+
+struct rope {
+    float *cos, *sin; /* device, [max_tokens, E/2] */
+};
+
+struct gemma {
+    struct gemma_config config;
+    const struct weights *weights;
+    int max_tokens, max_batch_tokens;
+    enum dtype act;
+    struct rope global, local;
+
+    /* activations, on the device; T is at most max_batch_tokens */
+    int32_t *ids, *positions, *begin;
+    float *h;          /* [T, D] the residual stream */
+    float *branch;     /* [T, D] what attention or feed-forward adds to it */
+    float *qkv;        /* [T, (H + 2K) * E] */
+    float *gate_up;    /* [T, 2F] */
+    void *x;           /* [T, max(D, H * E, F)] act: what the next matmul reads */
+    float *host_state; /* host, [T, D] */
+};
+
+/* Device memory for n things of `size` bytes; NULL, and *rc set, when this or an earlier one
+ * failed. */
+static void *take(const struct gemma *g, size_t n, size_t size, int *rc, struct error *err)
+{
+    void *memory = NULL;
+
+    if (*rc == OK)
+        *rc = g->weights->ops->alloc(g->weights->device, &memory, n * size, err);
+    return memory;
+}
+
+/* cos and sin of every position. The angle is the float32 product of a float32 frequency and the
+ * position (transformers, Gemma3RotaryEmbedding), so its rounding is the reference's; cos and sin
+ * of that float32 value are taken in double and rounded once. */
+static int build_rope(struct gemma *g, struct rope *rope, double theta, double factor,
+                      struct error *err)
+{
+    const struct ops *ops = g->weights->ops;
+    struct device *device = g->weights->device;
+    int half = g->config.E / 2, rc = OK;
+    size_t n = (size_t)g->max_tokens * half;
+    float *cos_host = malloc(n * sizeof(float)), *sin_host = malloc(n * sizeof(float));
+
+    if (cos_host == NULL || sin_host == NULL) {
+        rc = error_set(err, ERR_MEM, "gemma: no memory for the rotary tables");
+        goto out;
+    }
+    for (int e = 0; e < half; e++) {
+        float frequency = (float)pow(theta, -2.0 * e / g->config.E) / (float)factor;
+        for (int p = 0; p < g->max_tokens; p++) {
+            float angle = (float)p * frequency;
+            cos_host[(size_t)p * half + e] = (float)cos((double)angle);
+            sin_host[(size_t)p * half + e] = (float)sin((double)angle);
+        }
+    }
+    rope->cos = take(g, n, sizeof(float), &rc, err);
+    rope->sin = take(g, n, sizeof(float), &rc, err);
+    if (rc != OK || (rc = ops->upload(device, rope->cos, cos_host, n * sizeof(float), err)) != OK ||
+        (rc = ops->upload(device, rope->sin, sin_host, n * sizeof(float), err)) != OK)
+        goto out;
+    rc = ops->sync(device, err); /* the host tables go away */
+out:
+    free(cos_host);
+    free(sin_host);
+    return rc;
+}
+
+static size_t max_of(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static int take_activations(struct gemma *g, struct error *err)
+{
+    const struct gemma_config *c = &g->config;
+    size_t T = (size_t)g->max_batch_tokens, D = (size_t)c->D, F = (size_t)c->F;
+    size_t heads = (size_t)c->H * c->E, kv = (size_t)c->K * c->E;
+    int rc = OK;
+
+    g->ids = take(g, T, sizeof(int32_t), &rc, err);
+    g->positions = take(g, T, sizeof(int32_t), &rc, err);
+    g->begin = take(g, T + 1, sizeof(int32_t), &rc, err);
+    g->h = take(g, T * D, sizeof(float), &rc, err);
+    g->branch = take(g, T * D, sizeof(float), &rc, err);
+    g->qkv = take(g, T * (heads + 2 * kv), sizeof(float), &rc, err);
+    g->gate_up = take(g, T * 2 * F, sizeof(float), &rc, err);
+    g->x = take(g, T * max_of(D, max_of(heads, F)), dtype_info(g->act)->bytes, &rc, err);
+    if (rc == OK && (g->host_state = malloc(T * D * sizeof(float))) == NULL)
+        rc = error_set(err, ERR_MEM, "gemma: no memory for %zu tokens", T);
+    return rc;
+}
+
+int gemma_create(struct gemma **out, const struct gemma_config *config,
+                 const struct weights *weights, enum dtype act, int max_tokens,
+                 int max_batch_tokens, struct error *err)
+{
+    struct gemma *g;
+    int rc;
+
+    *out = NULL;
+    if (config->E > OPS_MAX_HEAD)
+        return error_set(err, ERR_FORMAT, "gemma: heads of %d numbers, at most %d", config->E,
+                         OPS_MAX_HEAD);
+    if ((g = calloc(1, sizeof(*g))) == NULL)
+        return error_set(err, ERR_MEM, "gemma: no memory");
+    g->config = *config;
+    g->weights = weights;
+    g->act = act;
+    g->max_tokens = max_tokens;
+    g->max_batch_tokens = max_batch_tokens;
+    if ((rc = build_rope(g, &g->global, config->rope_global.theta, config->rope_global.factor,
+                         err)) != OK ||
+        (rc = build_rope(g, &g->local, config->rope_local.theta, config->rope_local.factor, err)) !=
+            OK ||
+        (rc = take_activations(g, err)) != OK)
+        goto out;
+    *out = g;
+    g = NULL;
+out:
+    gemma_free(g);
+    return rc;
+}
+
+void gemma_free(struct gemma *g)
+{
+    if (g == NULL)
+        return;
+    void *taken[] = {g->global.cos, g->global.sin, g->local.cos, g->local.sin,
+                     g->ids,        g->positions,  g->begin,     g->h,
+                     g->branch,     g->qkv,        g->gate_up,   g->x};
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
+        g->weights->ops->release(g->weights->device, taken[i]);
+    free(g->host_state);
+    free(g);
+}
+
+/* sqrt(D), rounded to the type the run computes in (transformers, Gemma3TextScaledWordEmbedding) */
+static float embedding_scale(const struct gemma *g)
+{
+    float scale = sqrtf((float)g->config.D);
+
+    return g->act == DTYPE_BF16 ? bf16_to_float(bf16_from_float(scale)) : scale;
+}
+
+static int forward_layer(struct gemma *g, const struct layer_weights *w, int B, int T,
+                         struct error *err)
+{
+    const struct gemma_config *c = &g->config;
+    const struct ops *ops = g->weights->ops;
+    struct device *d = g->weights->device;
+    const struct rope *rope = w->is_global ? &g->global : &g->local;
+    int window = w->is_global ? INT_MAX : c->sliding_window;
+    float scale = (float)(1.0 / sqrt(c->query_pre_attn_scalar));
+    float eps = c->rms_norm_eps;
+    int rc;
+
+    /* attention: h += norm(out(attention(norm(h)))) */
+    if ((rc = ops->rmsnorm(d, g->x, g->act, g->h, w->input_norm, T, c->D, eps, err)) != OK ||
+        (rc = ops->matmul(d, g->qkv, g->x, w->qkv, T, err)) != OK ||
+        (rc = ops->qk_norm_rope(d, g->qkv, w->q_norm, w->k_norm, rope->cos, rope->sin, g->positions,
+                                T, c->H, c->K, c->E, eps, err)) != OK ||
+        (rc = ops->attention(d, g->x, g->qkv, g->begin, B, T, c->H, c->K, c->E, scale, window,
+                             err)) != OK ||
+        (rc = ops->matmul(d, g->branch, g->x, w->attention_out, T, err)) != OK ||
+        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_attention_norm, T, c->D, eps, err)) !=
+            OK)
+        return rc;
+    /* feed-forward: h += norm(down(gelu(gate(norm(h))) * up(norm(h)))) */
+    if ((rc = ops->rmsnorm(d, g->x, g->act, g->h, w->pre_ff_norm, T, c->D, eps, err)) != OK ||
+        (rc = ops->matmul(d, g->gate_up, g->x, w->gate_up, T, err)) != OK ||
+        (rc = ops->geglu(d, g->x, g->gate_up, T, c->F, err)) != OK ||
+        (rc = ops->matmul(d, g->branch, g->x, w->down, T, err)) != OK ||
+        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_ff_norm, T, c->D, eps, err)) != OK)
+        return rc;
+    return OK;
+}
+
+static int emit_state(struct gemma *g, int state, const float *h, int T, gemma_state_fn *emit,
+                      void *emit_arg, struct error *err)
+{
+    size_t bytes = (size_t)T * g->config.D * sizeof(float);
+    int rc;
+
+    if ((rc = g->weights->ops->download(g->weights->device, g->host_state, h, bytes, err)) != OK)
+        return rc;
+    return emit(emit_arg, state, g->host_state, err);
+}
+
+int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
+                  gemma_state_fn *emit, void *emit_arg, struct error *err)
+{
+    const struct weights *w = g->weights;
+    const struct ops *ops = w->ops;
+    struct device *d = w->device;
+    size_t T = (size_t)pack->T;
+    int L = g->config.L, last = 0, rc;
+
+    if (pack->T > g->max_batch_tokens)
+        return error_set(err, ERR_SIZE, "gemma: %d tokens in a batch, room for %d", pack->T,
+                         g->max_batch_tokens);
+    for (int s = 0; s <= L; s++)
+        if (wanted[s])
+            last = s;
+    if ((rc = ops->upload(d, g->ids, pack->ids, T * sizeof(int32_t), err)) != OK ||
+        (rc = ops->upload(d, g->positions, pack->positions, T * sizeof(int32_t), err)) != OK ||
+        (rc = ops->upload(d, g->begin, pack->begin, ((size_t)pack->B + 1) * sizeof(int32_t),
+                          err)) != OK ||
+        (rc = ops->embed(d, g->h, w->embed, g->ids, pack->T, embedding_scale(g), err)) != OK)
+        return rc;
+    if (wanted[0] && (rc = emit_state(g, 0, g->h, pack->T, emit, emit_arg, err)) != OK)
+        return rc;
+    for (int i = 0; i < last; i++) {
+        float *state = g->h;
+        if ((rc = forward_layer(g, &w->layers[i], pack->B, pack->T, err)) != OK)
+            return rc;
+        if (i + 1 == L) { /* the last state is normed, and only that: nothing reads h again */
+            state = g->branch;
+            if ((rc = ops->rmsnorm(d, state, DTYPE_F32, g->h, w->final_norm, pack->T, g->config.D,
+                                   g->config.rms_norm_eps, err)) != OK)
+                return rc;
+        }
+        if (wanted[i + 1] && (rc = emit_state(g, i + 1, state, pack->T, emit, emit_arg, err)) != OK)
+            return rc;
+    }
+    return OK;
+}

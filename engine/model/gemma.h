@@ -1,0 +1,33 @@
+/* gemma.h - the Gemma 3 decoder as an encoder: packed prompts in, hidden states out.
+ *
+ * engine/MODEL.md describes the network. Only real tokens are computed: prompts lie end to end,
+ * each sees itself alone. A gemma belongs to the thread that owns its device. */
+#pragma once
+#include "engine/model/weights.h"
+
+struct gemma;
+struct gemma_config;
+
+/* Prompts packed end to end; all arrays are the host's. */
+struct pack {
+    int B, T;
+    const int32_t *ids;       /* [T] */
+    const int32_t *positions; /* [T], each 0 .. max_tokens - 1 */
+    const int32_t *begin;     /* [B + 1]: prompt b is tokens begin[b] .. begin[b + 1] - 1 */
+};
+
+/* Receives hidden state `state` (0 .. L), float32 [T, D] on the host, valid for the call. States
+ * come in rising order. */
+typedef int gemma_state_fn(void *arg, int state, const float *h, struct error *err);
+
+/* `weights` is borrowed until gemma_free(). Room for packs of up to max_batch_tokens is taken here;
+ * gemma_forward() allocates nothing. Matmuls compute in `act`, the device's compute type. */
+int gemma_create(struct gemma **out, const struct gemma_config *config,
+                 const struct weights *weights, enum dtype act, int max_tokens,
+                 int max_batch_tokens, struct error *err);
+void gemma_free(struct gemma *g); /* NULL is fine */
+
+/* One pass. wanted[s] says which states go to `emit`; layers after the last wanted one are not
+ * computed. */
+int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
+                  gemma_state_fn *emit, void *emit_arg, struct error *err);

@@ -1,0 +1,204 @@
+/* weights.c - see weights.h.
+ *
+ * A matrix goes from the mapped file to its resident layout in one step, in parallel inside
+ * ops->matrix_load, so that loading needs no second copy of the model in memory. */
+#include "engine/model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/files/gemma_config.h"
+
+struct loader {
+    const struct model_file *file;
+    struct weights *w;
+    weights_progress_fn *progress;
+    void *progress_arg;
+    bool only_counting; /* finds and checks every tensor, and adds up their bytes */
+    uint64_t bytes_done, bytes_total;
+};
+
+static void advance(struct loader *l, uint64_t bytes)
+{
+    l->bytes_done += bytes;
+    if (l->progress != NULL)
+        l->progress(l->progress_arg, l->bytes_done, l->bytes_total);
+}
+
+/* A norm factor of `n` numbers. safetensors store w and mean 1 + w (transformers,
+ * Gemma3RMSNorm.forward); GGUF converters have added the 1 (llama.cpp, norm_shift). This is the
+ * only place that adds it. */
+static int load_norm(struct loader *l, float **out, const char *name, int n, struct error *err)
+{
+    size_t shape[1] = {(size_t)n};
+    struct weights *w = l->w;
+    struct tensor tensor;
+    float *host = NULL;
+    void *memory;
+    int rc;
+
+    if ((rc = model_file_tensor(l->file, &tensor, name, 1, shape, err)) != OK)
+        return rc;
+    if (l->only_counting) {
+        l->bytes_total += tensor.bytes;
+        return OK;
+    }
+    if ((host = malloc((size_t)n * sizeof(float))) == NULL)
+        return error_set(err, ERR_MEM, "weights: no memory for %s", name);
+    dtype_decode(host, tensor.data, tensor.type, (size_t)n);
+    if (!model_file_norms_include_one(l->file))
+        for (int i = 0; i < n; i++)
+            host[i] += 1.0f;
+    if ((rc = w->ops->alloc(w->device, &memory, (size_t)n * sizeof(float), err)) != OK)
+        goto out;
+    *out = memory;
+    w->bytes += (size_t)n * sizeof(float);
+    rc = w->ops->upload(w->device, memory, host, (size_t)n * sizeof(float), err);
+    if (rc == OK) /* `host` is freed below */
+        rc = w->ops->sync(w->device, err);
+    advance(l, tensor.bytes);
+out:
+    free(host);
+    return rc;
+}
+
+/* One resident matrix from up to three tensors of K columns; names[i] has rows[i] rows. */
+static int load_matrix(struct loader *l, struct matrix **out, const char *layer, int n_parts,
+                       const char *const *names, const int *rows, int K, struct error *err)
+{
+    struct matrix_part parts[3];
+    struct weights *w = l->w;
+    uint64_t bytes = 0;
+    int rc;
+
+    for (int i = 0; i < n_parts; i++) {
+        size_t shape[2] = {(size_t)rows[i], (size_t)K};
+        struct tensor tensor;
+        char name[128];
+        snprintf(name, sizeof(name), "%s.%s.weight", layer, names[i]);
+        if ((rc = model_file_tensor(l->file, &tensor, name, 2, shape, err)) != OK)
+            return rc;
+        parts[i] = (struct matrix_part){tensor.data, tensor.type, rows[i]};
+        bytes += tensor.bytes;
+    }
+    if (l->only_counting) {
+        l->bytes_total += bytes;
+        return OK;
+    }
+    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, err)) != OK)
+        return rc;
+    w->bytes += w->ops->matrix_bytes(*out);
+    advance(l, bytes);
+    return OK;
+}
+
+static int load_layer(struct loader *l, struct layer_weights *layer, const struct gemma_config *c,
+                      int index, struct error *err)
+{
+    const struct {
+        const char *name;
+        float **factor;
+        int n;
+    } norms[] = {
+        {"input_layernorm", &layer->input_norm, c->D},
+        {"post_attention_layernorm", &layer->post_attention_norm, c->D},
+        {"pre_feedforward_layernorm", &layer->pre_ff_norm, c->D},
+        {"post_feedforward_layernorm", &layer->post_ff_norm, c->D},
+        {"self_attn.q_norm", &layer->q_norm, c->E},
+        {"self_attn.k_norm", &layer->k_norm, c->E},
+    };
+    static const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    static const char *const out[] = {"self_attn.o_proj"};
+    static const char *const gate_up[] = {"mlp.gate_proj", "mlp.up_proj"};
+    static const char *const down[] = {"mlp.down_proj"};
+    const int qkv_rows[] = {c->H * c->E, c->K * c->E, c->K * c->E};
+    const int gate_up_rows[] = {c->F, c->F};
+    char prefix[32];
+    int rc;
+
+    snprintf(prefix, sizeof(prefix), "layers.%d", index);
+    layer->is_global = c->is_global[index];
+    for (size_t i = 0; i < sizeof(norms) / sizeof(norms[0]); i++) {
+        char name[96];
+        snprintf(name, sizeof(name), "%s.%s.weight", prefix, norms[i].name);
+        if ((rc = load_norm(l, norms[i].factor, name, norms[i].n, err)) != OK)
+            return rc;
+    }
+    if ((rc = load_matrix(l, &layer->qkv, prefix, 3, qkv, qkv_rows, c->D, err)) != OK ||
+        (rc = load_matrix(l, &layer->attention_out, prefix, 1, out, &c->D, c->H * c->E, err)) !=
+            OK ||
+        (rc = load_matrix(l, &layer->gate_up, prefix, 2, gate_up, gate_up_rows, c->D, err)) != OK ||
+        (rc = load_matrix(l, &layer->down, prefix, 1, down, &c->D, c->F, err)) != OK)
+        return rc;
+    return OK;
+}
+
+static int load_all(struct loader *l, const struct gemma_config *c, struct error *err)
+{
+    int rc;
+
+    if ((rc = load_norm(l, &l->w->final_norm, "norm.weight", c->D, err)) != OK)
+        return rc;
+    for (int i = 0; i < c->L; i++)
+        if ((rc = load_layer(l, &l->w->layers[i], c, i, err)) != OK)
+            return rc;
+    return OK;
+}
+
+int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
+                 struct device *device, weights_progress_fn *progress, void *progress_arg,
+                 struct error *err)
+{
+    const struct gemma_config *c = model_file_config(file);
+    struct loader l = {.file = file, .progress = progress, .progress_arg = progress_arg};
+    struct tensor embed;
+    size_t shape[2] = {(size_t)c->V, (size_t)c->D};
+    struct weights *w;
+    int rc;
+
+    *out = NULL;
+    if ((w = calloc(1, sizeof(*w))) == NULL ||
+        (w->layers = calloc((size_t)c->L, sizeof(*w->layers))) == NULL) {
+        free(w);
+        return error_set(err, ERR_MEM, "weights: no memory for %d layers", c->L);
+    }
+    w->ops = ops;
+    w->device = device;
+    w->n_layers = c->L;
+    l.w = w;
+    l.only_counting = true; /* a file that lacks its last tensor is refused before any work */
+    if ((rc = model_file_tensor(file, &embed, "embed_tokens.weight", 2, shape, err)) != OK ||
+        (rc = load_all(&l, c, err)) != OK)
+        goto out;
+    l.only_counting = false;
+    if ((rc = ops->table_load(device, &w->embed, embed.data, embed.type, c->V, c->D, err)) != OK ||
+        (rc = load_all(&l, c, err)) != OK)
+        goto out;
+    *out = w;
+    w = NULL;
+out:
+    weights_free(w);
+    return rc;
+}
+
+void weights_free(struct weights *w)
+{
+    if (w == NULL)
+        return;
+    for (int i = 0; i < w->n_layers; i++) {
+        struct layer_weights *layer = &w->layers[i];
+        float *norms[] = {layer->input_norm,  layer->post_attention_norm,
+                          layer->pre_ff_norm, layer->post_ff_norm,
+                          layer->q_norm,      layer->k_norm};
+        for (size_t n = 0; n < sizeof(norms) / sizeof(norms[0]); n++)
+            w->ops->release(w->device, norms[n]);
+        w->ops->matrix_free(w->device, layer->qkv);
+        w->ops->matrix_free(w->device, layer->attention_out);
+        w->ops->matrix_free(w->device, layer->gate_up);
+        w->ops->matrix_free(w->device, layer->down);
+    }
+    w->ops->release(w->device, w->final_norm);
+    w->ops->table_free(w->device, w->embed);
+    free(w->layers);
+    free(w);
+}

@@ -1,0 +1,38 @@
+/* weights.h - a Gemma's weights, resident on one device.
+ *
+ * Reads the tensors of a model file once, stacks what one matmul can read (q, k and v; gate and
+ * up), and settles the one difference between file formats that matters: every norm factor held
+ * here is the whole factor, 1 + w. Used by the thread that owns the device. */
+#pragma once
+#include "engine/files/model_file.h"
+#include "kernels/ops.h"
+
+struct layer_weights {
+    bool is_global; /* sees all earlier tokens; the others a window */
+    /* norm factors, float32 on the device */
+    float *input_norm, *post_attention_norm, *pre_ff_norm, *post_ff_norm; /* [D] */
+    float *q_norm, *k_norm;                                               /* [E] */
+    struct matrix *qkv;                                                   /* [(H + 2K) * E, D] */
+    struct matrix *attention_out;                                         /* [D, H * E] */
+    struct matrix *gate_up;                                               /* [2F, D] */
+    struct matrix *down;                                                  /* [D, F] */
+};
+
+struct weights {
+    const struct ops *ops;
+    struct device *device;
+    int n_layers;
+    struct table *embed;          /* [V, D], borrowed from the model file */
+    struct layer_weights *layers; /* [n_layers] */
+    float *final_norm;            /* [D] */
+    size_t bytes;                 /* resident, without the table */
+};
+
+typedef void weights_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
+
+/* `file` must outlive the result: the embedding table stays in it. On failure *out is NULL.
+ * ERR_FORMAT: a tensor is missing or has another shape; ERR_MEM; ERR_GPU. */
+int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
+                 struct device *device, weights_progress_fn *progress, void *progress_arg,
+                 struct error *err);
+void weights_free(struct weights *w); /* NULL and half-built are fine */
