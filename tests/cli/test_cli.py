@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""The command line tool as a user meets it: the real binary, its output, its errors.
+
+    test_cli.py PROMPT_ENCODER TESTS_DIR SCRATCH_DIR
+
+Standard library only. What the numbers must be is golden/test_hidden_states.c's business.
+"""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import unittest
+
+PROGRAM, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
+TINY = TESTS / "golden/gemma3-tiny"
+
+
+def run(*args, env=None, **kwargs):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PE_")}
+    words = [a if isinstance(a, (str, bytes)) else str(a) for a in args]
+    return subprocess.run([PROGRAM, *map(os.fsencode, words)], capture_output=True,
+                          env={**clean, **(env or {})}, timeout=300, **kwargs)
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    metadata = header.pop("__metadata__", {})
+    body = data[8 + length:]
+    return {k: (v["dtype"], v["shape"], body[slice(*v["data_offsets"])])
+            for k, v in header.items()}, metadata
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.dir = SCRATCH / "cli" / self.id().split(".")[-1]
+        shutil.rmtree(self.dir, ignore_errors=True)
+        self.dir.mkdir(parents=True)
+
+    def good(self, *args, **kwargs):
+        result = run(*args, **kwargs)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        return result.stdout.decode()
+
+    def bad(self, words, *args, **kwargs):
+        """One sentence on stderr, a non-zero exit, nothing on stdout, nothing left behind."""
+        before = sorted(self.dir.iterdir())
+        result = run(*args, **kwargs)
+        message = result.stderr.decode(errors="replace")
+        self.assertEqual(result.returncode, 1, message)
+        self.assertIn(words, message)
+        self.assertEqual(len(message.splitlines()), 1, message)
+        self.assertTrue(message.startswith("prompt-encoder: "), message)
+        self.assertEqual(result.stdout, b"")
+        self.assertEqual(sorted(self.dir.iterdir()), before)
+
+
+class Encode(Case):
+    def test_tensors_and_metadata(self):
+        out = self.dir / "out.safetensors"
+        text = self.good("encode", "--model", TINY, "-o", out, "a red fox", "")
+        self.assertIn("2 prompts, 7 tokens", text)
+        tensors, metadata = read_safetensors(out)
+        self.assertEqual(list(tensors), ["p0.hidden_states", "p0.token_ids", "p1.hidden_states",
+                                         "p1.token_ids"])
+        self.assertEqual(tensors["p0.hidden_states"][:2], ("BF16", [8, 6, 128]))
+        self.assertEqual(tensors["p1.hidden_states"][:2], ("BF16", [8, 1, 128]))
+        self.assertEqual(struct.unpack("<i", tensors["p1.token_ids"][2]), (2,))  # <bos>
+        self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "output": "hidden_states",
+                                    "tokens": "6,1", "truncated": "false,false"})
+        self.assertEqual([p.name for p in self.dir.iterdir()], ["out.safetensors"])
+
+    def test_same_bytes_again_and_from_another_folder(self):
+        a, b = self.dir / "a", self.dir / "b"
+        self.good("encode", "--model", TINY, "-o", a, "a red fox", "snow")
+        shutil.copytree(TINY, self.dir / "copy")
+        self.good("encode", "--model", "copy", "-o", "b", "a red fox", "snow", cwd=self.dir)
+        self.assertEqual(a.read_bytes(), b.read_bytes())
+
+    def test_chosen_layers_and_dtype(self):
+        whole, some = self.dir / "whole", self.dir / "some"
+        self.good("encode", "--model", TINY, "--dtype", "float32", "-o", whole, "snow")
+        self.good("encode", "--model", TINY, "--dtype", "float32", "--layers", "7,0", "-o", some,
+                  "snow")
+        _, (S, n, D), everything = read_safetensors(whole)[0]["p0.hidden_states"]
+        dtype, shape, chosen = read_safetensors(some)[0]["p0.hidden_states"]
+        self.assertEqual((dtype, shape), ("F32", [2, n, D]))
+        size = n * D * 4
+        self.assertEqual(chosen, everything[7 * size:8 * size] + everything[:size])
+        self.assertEqual(read_safetensors(some)[1]["layers"], "7,0")
+
+    def test_prompts_from_a_file_and_the_cut(self):
+        prompts = self.dir / "prompts.json"
+        prompts.write_text(json.dumps(["word " * 3000, "short", "NUL \0 inside"]))
+        out = self.dir / "out"
+        result = run("encode", "--model", TINY, "--layers", "0", "--prompts", prompts, "-o", out)
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("prompt 0: cut to 1024 of its ", result.stderr.decode())
+        _, metadata = read_safetensors(out)
+        self.assertEqual(metadata["truncated"], "true,false,false")
+        self.assertTrue(metadata["tokens"].startswith("1024,"))
+
+    def test_settings_from_the_environment(self):
+        text = self.good("encode", "snow", env={"PE_MODEL": str(TINY), "PE_THREADS": "1"})
+        self.assertIn("1 prompt, ", text)
+        self.bad("PE_THREADS: 'x'", "encode", "snow", env={"PE_MODEL": str(TINY),
+                                                             "PE_THREADS": "x"})
+
+    def test_backends_agree_on_the_token_count(self):
+        fast = self.good("encode", "--model", TINY, "a red fox")
+        slow = self.good("encode", "--model", TINY, "--backend", "loops", "a red fox")
+        self.assertEqual(fast.splitlines()[0], slow.splitlines()[0])
+
+    def test_progress_is_a_plain_line_without_a_terminal(self):
+        result = run("encode", "--model", TINY, "snow")
+        self.assertRegex(result.stderr.decode(), r"^loading .*gemma3-tiny: 3 MB in \d+\.\d\d s\n$")
+
+    def test_bad_input(self):
+        out = self.dir / "out"
+        self.bad("no model: give --model PATH", "encode", "snow")
+        self.bad("/none: No such file", "encode", "-m", "/none", "snow")
+        self.bad("no prompt", "encode", "-m", TINY)
+        self.bad("not both", "encode", "-m", TINY, "--prompts", "x", "snow")
+        self.bad("layer 8 is out of range: this model has 0 to 7", "encode", "-m", TINY,
+                 "--layers", "0,8", "-o", out, "snow")
+        self.bad("--layers: 'x' is not a whole number", "encode", "-m", TINY, "--layers", "0,x",
+                 "snow")
+        self.bad("layer 3 is wanted twice", "encode", "-m", TINY, "--layers", "3,3", "snow")
+        self.bad("unknown flag --layer;", "encode", "--layer", "3", "snow")
+        self.bad("--dtype: 'fp8' is none of bfloat16|float16|float32", "encode", "--dtype", "fp8")
+        self.bad("prompt 1: ", "encode", b"-m", os.fsencode(TINY), b"-o", os.fsencode(out),
+                 b"fine", b"bad \xff\xfe")
+        self.bad("No such file", "encode", "-m", TINY, "-o", self.dir / "none/out", "snow")
+        self.bad("is a directory", "encode", "-m", TINY, "-o", self.dir, "snow")
+        self.bad("is none of", "encode", "-m", TINY, "--backend", "tpu", "snow")
+
+    def test_bad_prompt_files(self):
+        prompts = self.dir / "prompts.json"
+        for text, words in [(b'["a", 3]', "item 1 is no string"), (b'{"a": 1}', "list of one or"),
+                            (b"[]", "list of one or"), (b"[", "line 1"),
+                            (b'["\xff"]', "line 1"), (b"", "line")]:
+            prompts.write_bytes(text)
+            self.bad(words, "encode", "-m", TINY, "--prompts", prompts)
+        prompts.unlink()
+        self.bad("No such file", "encode", "-m", TINY, "--prompts", prompts)
+
+    def test_broken_models(self):
+        model = self.dir / "model"
+        shutil.copytree(TINY, model)
+        weights = model / "model.safetensors"
+        data = weights.read_bytes()
+        weights.write_bytes(data[:-1])
+        self.bad("model.safetensors", "encode", "-m", model, "snow")
+        weights.write_bytes(data)
+        config = json.loads((model / "config.json").read_text())
+        config["text_config"]["intermediate_size"] = 321
+        (model / "config.json").write_text(json.dumps(config))
+        self.bad("shape [320,128], want [321,128]", "encode", "-m", model, "snow")
+        config["model_type"] = "llama"
+        (model / "config.json").write_text(json.dumps(config))
+        self.bad("llama", "encode", "-m", model, "snow")
+        (model / "config.json").unlink()
+        self.bad("config.json", "encode", "-m", model, "snow")
+        self.bad("prompts.json", "encode", "-m", TESTS / "golden/prompts.json", "snow")
+
+    def test_an_older_result_survives_a_failure(self):
+        out = self.dir / "out"
+        out.write_bytes(b"older")
+        self.bad("out of range", "encode", "-m", TINY, "--layers", "99", "-o", out, "snow")
+        self.assertEqual(out.read_bytes(), b"older")
+
+
+class Tokenize(Case):
+    def test_ids_are_the_references(self):
+        golden = json.loads((TESTS / "golden/expected-gemma3-tiny.json").read_text())
+        text = self.good("tokenize", "-m", TINY, "--prompts", TESTS / "golden/prompts.json")
+        self.assertEqual(json.loads(text), golden["token_ids"])
+        text = self.good("tokenize", "-m", TINY / "tokenizer.json", "a")
+        self.assertEqual(json.loads(text), [golden["token_ids"][1]])
+
+    def test_limit(self):
+        whole = json.loads(self.good("tokenize", "-m", TINY, "--limit", "0", "word " * 3000))[0]
+        self.assertGreater(len(whole), 1024)
+        self.assertEqual(json.loads(self.good("tokenize", "-m", TINY, "--limit", "5",
+                                              "word " * 3000))[0], whole[:5])
+
+    def test_bad_input(self):
+        self.bad("no model", "tokenize", "a")
+        self.bad("--limit: '-1'", "tokenize", "-m", TINY, "--limit", "-1", "a")
+        self.bad("No such file", "tokenize", "-m", self.dir / "none", "a")
+
+
+class Inspect(Case):
+    def test_a_directory_and_a_file(self):
+        text = self.good("inspect", TINY)
+        self.assertIn("Gemma 3: 7 layers (1 global), width 128, feed-forward 320", text)
+        self.assertIn("4 query and 2 key/value heads of 64, window 32", text)
+        text = self.good("inspect", "--tensors", TINY / "model.safetensors")
+        self.assertIn("language_model.model.layers.0.self_attn.q_proj.weight", text)
+        self.assertIn("[256,128]", text)
+
+    def test_bad_input(self):
+        self.bad("takes one PATH", "inspect")
+        self.bad("No such file", "inspect", self.dir / "none")
+        self.bad("neither a safetensors nor a GGUF file", "inspect", TINY / "config.json")
+
+
+class Program(Case):
+    def test_help(self):
+        self.assertIn("encode", self.good("--help"))
+        for command in ("encode", "tokenize", "inspect"):
+            self.assertIn(f"usage: prompt-encoder {command} ", self.good(command, "--help"))
+        self.assertRegex(self.good("--version"), r"^prompt-encoder \d+\.\d+\.\d+\n$")
+
+    def test_no_such_command(self):
+        self.bad("no command 'enocde'; 'prompt-encoder --help' lists them", "enocde")
+        self.assertEqual(run().returncode, 1)
+
+    def test_a_full_disk_is_an_error(self):
+        with open("/dev/full", "wb") as full:
+            result = subprocess.run([PROGRAM, "tokenize", "-m", str(TINY), "a"], stdout=full,
+                                    stderr=subprocess.PIPE)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"cannot write to standard output", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
