@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# test.sh - sets everything up on a bare Debian 12 and runs every test.
+#   ./test.sh          at most 20 minutes on 2 cores, cold
+#   ./test.sh --full   the long ones too (10 CPU minutes of fuzzing a parser): at most 75 minutes
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")"
+. scripts/setup.sh
+
+full=no
+case "${1:-}" in
+"") ;;
+--full) full=yes ;;
+-h | --help)
+    sed -n '2,4s/^# //p' "$0"
+    exit 0
+    ;;
+*) fail "unknown argument $1; see --help" ;;
+esac
+
+FUZZ_SECONDS=600
+started=$SECONDS
+stage_started=$SECONDS
+stage_name=
+report=()
+
+stage()
+{
+    [ -z "$stage_name" ] || report+=("$(printf '%5d s  %s' $((SECONDS - stage_started)) "$stage_name")")
+    stage_name=${1:-}
+    stage_started=$SECONDS
+    [ -z "$stage_name" ] || printf '\n== %s\n' "$stage_name"
+}
+
+finish()
+{
+    local code=$?
+    [ $code = 0 ] || report+=("  FAILED  $stage_name")
+    [ $code != 0 ] || stage
+    printf '\n'
+    [ ${#report[@]} = 0 ] || printf '%s\n' "${report[@]}"
+    printf '%5d s  in all\n' $((SECONDS - started))
+    [ $code != 0 ] || echo "all tests passed"
+}
+trap finish EXIT
+
+run_tests()
+{
+    ctest --preset "$1" -j "$(nproc)" --no-tests=error
+}
+
+stage "packages and model"
+install_packages "${BUILD_PACKAGES[@]}" clang clang-format libclang-rt-14-dev gzip xz-utils
+fetch_model
+
+stage "sources: format, calls that are not used here"
+cmake --preset dev >/dev/null
+cmake --build --preset dev --target format-check
+tests/check_sources.sh
+
+stage "dev: gcc, warnings are errors"
+build dev
+run_tests dev
+
+stage "asan: address and undefined behaviour sanitizers"
+build asan
+run_tests asan
+
+stage "tsan: thread sanitizer, loop nests"
+build tsan
+run_tests tsan
+
+stage "fuzz: clang, every parser's corpus under the sanitizers"
+build fuzz
+run_tests fuzz
+
+stage "cuda"
+tests/check_cuda.sh
+
+if [ $full = yes ]; then
+    stage "fuzzing: $FUZZ_SECONDS CPU seconds a parser"
+    tests/fuzz/run.sh build/fuzz/bin "$FUZZ_SECONDS"
+fi
