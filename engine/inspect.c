@@ -7,6 +7,7 @@
 #include "engine/files/gguf.h"
 #include "engine/files/model_file.h"
 #include "engine/files/safetensors.h"
+#include "engine/model/weights.h"
 #include "tokenizer/tokenizer.h"
 
 enum { MAX_VALUE = 100 }; /* characters of a metadata value */
@@ -94,6 +95,17 @@ static int append_tokenizer(struct buf *out, const struct model_file *m, struct 
     return rc;
 }
 
+static int append_weights(struct buf *out, const struct model_file *m, struct error *err)
+{
+    struct error why = {0};
+    uint64_t bytes;
+
+    if (weights_check(m, &bytes, &why) != OK)
+        return buf_printf(out, err, "weights     lacking: %s\n", why.text);
+    return buf_printf(out, err, "weights     complete: %.1f MB beside the embedding table\n",
+                      (double)bytes / 1e6);
+}
+
 static int append_model(struct buf *out, const struct model_file *m, bool all, struct error *err)
 {
     struct listing listing = {.model = m};
@@ -101,7 +113,7 @@ static int append_model(struct buf *out, const struct model_file *m, bool all, s
 
     if ((rc = buf_printf(out, err, "format      %s\n", model_file_format(m))) != OK ||
         (rc = append_config(out, model_file_config(m), err)) != OK ||
-        (rc = append_tokenizer(out, m, err)) != OK)
+        (rc = append_tokenizer(out, m, err)) != OK || (rc = append_weights(out, m, err)) != OK)
         return rc;
     return append_tensors(out, &listing, all, err);
 }
@@ -140,21 +152,19 @@ static int append_gguf(struct buf *out, const char *path, bool all, struct error
 
     if ((rc = gguf_open(&file, path, err)) != OK)
         return rc;
+    if (model_file_open(&m, path, &why) == OK) {
+        rc = append_model(out, m, all, err);
+    } else {
+        listing.gguf = file;
+        if ((rc =
+                 buf_printf(out, err, "format      gguf v%" PRIu32 "; cannot be encoded with: %s\n",
+                            gguf_version(file), why.text)) == OK)
+            rc = append_tensors(out, &listing, all, err);
+    }
     for (size_t i = 0; rc == OK && i < gguf_n_keys(file); i++) {
         gguf_value_text(file, i, value, sizeof(value));
         rc = buf_printf(out, err, "metadata    %s = %s\n", gguf_key_at(file, i), value);
     }
-    if (rc != OK)
-        goto out;
-    if (model_file_open(&m, path, &why) == OK) {
-        rc = append_model(out, m, all, err);
-        goto out;
-    }
-    listing.gguf = file;
-    if ((rc = buf_printf(out, err, "format      gguf v%" PRIu32 "; cannot be encoded with: %s\n",
-                         gguf_version(file), why.text)) == OK)
-        rc = append_tensors(out, &listing, all, err);
-out:
     model_file_close(m);
     gguf_close(file);
     return rc;

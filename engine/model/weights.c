@@ -133,6 +133,14 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
     return OK;
 }
 
+static int find_embedding(const struct model_file *file, struct tensor *out, struct error *err)
+{
+    const struct gemma_config *c = model_file_config(file);
+    size_t shape[2] = {(size_t)c->V, (size_t)c->D};
+
+    return model_file_tensor(file, out, "embed_tokens.weight", 2, shape, err);
+}
+
 static int load_all(struct loader *l, const struct gemma_config *c, struct error *err)
 {
     int rc;
@@ -145,6 +153,23 @@ static int load_all(struct loader *l, const struct gemma_config *c, struct error
     return OK;
 }
 
+int weights_check(const struct model_file *file, uint64_t *bytes, struct error *err)
+{
+    const struct gemma_config *c = model_file_config(file);
+    struct weights nothing = {.layers = calloc((size_t)c->L, sizeof(*nothing.layers))};
+    struct loader l = {.file = file, .w = &nothing, .only_counting = true};
+    struct tensor embed;
+    int rc;
+
+    if (nothing.layers == NULL)
+        return error_set(err, ERR_MEM, "weights: no memory for %d layers", c->L);
+    if ((rc = find_embedding(file, &embed, err)) == OK)
+        rc = load_all(&l, c, err);
+    *bytes = l.bytes_total;
+    free(nothing.layers);
+    return rc;
+}
+
 int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
                  struct device *device, weights_progress_fn *progress, void *progress_arg,
                  struct error *err)
@@ -152,11 +177,14 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     const struct gemma_config *c = model_file_config(file);
     struct loader l = {.file = file, .progress = progress, .progress_arg = progress_arg};
     struct tensor embed;
-    size_t shape[2] = {(size_t)c->V, (size_t)c->D};
     struct weights *w;
     int rc;
 
     *out = NULL;
+    /* a file that lacks its last tensor is refused before any work */
+    if ((rc = weights_check(file, &l.bytes_total, err)) != OK ||
+        (rc = find_embedding(file, &embed, err)) != OK)
+        return rc;
     if ((w = calloc(1, sizeof(*w))) == NULL ||
         (w->layers = calloc((size_t)c->L, sizeof(*w->layers))) == NULL) {
         free(w);
@@ -166,11 +194,6 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     w->device = device;
     w->n_layers = c->L;
     l.w = w;
-    l.only_counting = true; /* a file that lacks its last tensor is refused before any work */
-    if ((rc = model_file_tensor(file, &embed, "embed_tokens.weight", 2, shape, err)) != OK ||
-        (rc = load_all(&l, c, err)) != OK)
-        goto out;
-    l.only_counting = false;
     if ((rc = ops->table_load(device, &w->embed, embed.data, embed.type, c->V, c->D, err)) != OK ||
         (rc = load_all(&l, c, err)) != OK)
         goto out;

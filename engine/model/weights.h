@@ -35,4 +35,7 @@ typedef void weights_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_
 int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
                  struct device *device, weights_progress_fn *progress, void *progress_arg,
                  struct error *err);
+/* Finds and checks every tensor that weights_load() would read; *bytes is what they take in the
+ * file, without the embedding table. ERR_FORMAT as there. */
+int weights_check(const struct model_file *file, uint64_t *bytes, struct error *err);
 void weights_free(struct weights *w); /* NULL and half-built are fine */

@@ -199,9 +199,22 @@ class Inspect(Case):
         text = self.good("inspect", TINY)
         self.assertIn("Gemma 3: 7 layers (1 global), width 128, feed-forward 320", text)
         self.assertIn("4 query and 2 key/value heads of 64, window 32", text)
+        self.assertIn("weights     complete: ", text)
+        self.assertIn("tokenizer   1367 ids, <bos> is 2", text)
         text = self.good("inspect", "--tensors", TINY / "model.safetensors")
         self.assertIn("language_model.model.layers.0.self_attn.q_proj.weight", text)
         self.assertIn("[256,128]", text)
+
+    def test_what_is_lacking(self):
+        model = self.dir / "model"
+        shutil.copytree(TINY, model)
+        (model / "tokenizer.json").unlink()
+        config = json.loads((model / "config.json").read_text())
+        config["text_config"]["num_hidden_layers"] = 8
+        (model / "config.json").write_text(json.dumps(config))
+        text = self.good("inspect", model)
+        self.assertRegex(text, r"tokenizer   lacking: .*tokenizer\.json: No such file")
+        self.assertRegex(text, r"weights     lacking: .*layers\.7\.input_layernorm\.weight")
 
     def test_bad_input(self):
         self.bad("takes one PATH", "inspect")
