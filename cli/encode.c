@@ -296,9 +296,10 @@ int command_encode(int argc, char **argv, struct error *err)
         goto out;
     }
     for (size_t i = 0; i < prompts.n; i++)
-        inputs[i] = (struct engine_prompt){prompts.tokens[i].ids, (int)prompts.tokens[i].n};
+        inputs[i] =
+            (struct engine_prompt){prompts.tokens[i].ids, (int)prompts.tokens[i].n, &request};
     start_ns = clock_now_ns();
-    if ((rc = engine_encode(engine, inputs, (int)prompts.n, &request, results, err)) != OK)
+    if ((rc = engine_encode(engine, inputs, (int)prompts.n, results, err)) != OK)
         goto out;
     print_summary(&prompts, results, clock_ms_since(start_ns));
     if (writer != NULL && (rc = write_file(writer, &prompts, results, &request, err)) == OK)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/size.h"
+#include "engine/files/digest.h"
 #include "engine/files/gemma_config.h"
 #include "engine/files/model_file.h"
 #include "engine/model/gemma.h"
@@ -21,7 +22,7 @@ struct engine {
     struct weights *weights;
     struct gemma *gemma;
     struct engine_info info;
-    int max_batch_tokens;
+    int max_batch_tokens, n_threads;
     /* one pass, sized for max_batch_tokens */
     int32_t *ids, *positions, *begin;
 };
@@ -65,6 +66,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     e->max_batch_tokens = options->max_batch_tokens;
     if (e->max_batch_tokens == 0)
         e->max_batch_tokens = ENGINE_MAX_TOKENS;
+    e->n_threads = options->n_threads;
     T = (size_t)e->max_batch_tokens;
     if ((e->ids = calloc(T, sizeof(int32_t))) == NULL ||
         (e->positions = calloc(T, sizeof(int32_t))) == NULL ||
@@ -144,6 +146,9 @@ static int check_prompts(const struct engine *e, const struct engine_prompt *pro
     for (int i = 0; i < n_prompts; i++) {
         int limit =
             e->max_batch_tokens < ENGINE_MAX_TOKENS ? e->max_batch_tokens : ENGINE_MAX_TOKENS;
+        int rc = engine_check_request(&e->info, prompts[i].request, err);
+        if (rc != OK)
+            return rc;
         if (prompts[i].n < 1 || prompts[i].n > limit)
             return error_set(err, ERR_INPUT, "prompt %d has %d tokens, expected 1 to %d", i,
                              prompts[i].n, limit);
@@ -170,10 +175,19 @@ static int result_create(struct engine_result *r, int n_states, int n_tokens, in
     return OK;
 }
 
+/* Where hidden state `state` goes among those wanted; -1: it is not. */
+static int place_of(const struct engine_request *request, int state)
+{
+    for (int i = 0; i < request->n_layers; i++)
+        if (request->layers[i] == state)
+            return i;
+    return request->n_layers == 0 ? state : -1;
+}
+
 struct emit_args {
     const struct pack *pack;
-    struct engine_result *results; /* of the pack's first prompt */
-    const int *place;              /* [L + 1]: where state s goes in a result */
+    const struct engine_prompt *prompts; /* of the pack, from its first on */
+    struct engine_result *results;       /* likewise */
 };
 
 static int write_state(void *arg, int state, const float *h, struct error *err)
@@ -184,9 +198,11 @@ static int write_state(void *arg, int state, const float *h, struct error *err)
     for (int b = 0; b < a->pack->B; b++) {
         struct engine_result *r = &a->results[b];
         size_t numbers = (size_t)r->n_tokens * r->width;
-        char *to = (char *)r->hidden_states +
-                   (size_t)a->place[state] * numbers * dtype_info(r->dtype)->bytes;
-        dtype_encode(to, h + (size_t)a->pack->begin[b] * r->width, r->dtype, numbers);
+        int place = place_of(a->prompts[b].request, state);
+        if (place >= 0)
+            dtype_encode((char *)r->hidden_states +
+                             (size_t)place * numbers * dtype_info(r->dtype)->bytes,
+                         h + (size_t)a->pack->begin[b] * r->width, r->dtype, numbers);
     }
     return OK;
 }
@@ -209,38 +225,48 @@ static int fill_pack(struct engine *e, struct pack *pack, const struct engine_pr
 }
 
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
-                  const struct engine_request *request, struct engine_result *results,
-                  struct error *err)
+                  struct engine_result *results, struct error *err)
 {
-    int S = e->info.n_layers + 1, n_states = request->n_layers > 0 ? request->n_layers : S, rc;
-    int place[ENGINE_MAX_LAYERS + 1] = {0};
-    bool wanted[ENGINE_MAX_LAYERS + 1] = {false};
+    int rc;
 
     for (int i = 0; i < n_prompts; i++)
         results[i] = (struct engine_result){0};
-    if ((rc = engine_check_request(&e->info, request, err)) != OK ||
-        (rc = check_prompts(e, prompts, n_prompts, err)) != OK)
+    if ((rc = check_prompts(e, prompts, n_prompts, err)) != OK)
         return rc;
-    for (int i = 0; i < n_states; i++) {
-        int state = request->n_layers > 0 ? request->layers[i] : i;
-        wanted[state] = true;
-        place[state] = i;
-    }
-    for (int i = 0; i < n_prompts; i++)
+    for (int i = 0; i < n_prompts; i++) {
+        const struct engine_request *request = prompts[i].request;
+        int n_states = request->n_layers > 0 ? request->n_layers : e->info.n_layers + 1;
         if ((rc = result_create(&results[i], n_states, prompts[i].n, e->info.width, request->dtype,
                                 err)) != OK)
             goto out;
+    }
     for (int done = 0; done < n_prompts;) {
+        bool wanted[ENGINE_MAX_LAYERS + 1] = {false};
         struct pack pack;
-        struct emit_args args = {&pack, results + done, place};
-        done += fill_pack(e, &pack, prompts, n_prompts, done);
+        struct emit_args args = {&pack, prompts + done, results + done};
+        int n = fill_pack(e, &pack, prompts, n_prompts, done);
+        for (int i = done; i < done + n; i++)
+            for (int s = 0; s <= e->info.n_layers; s++)
+                wanted[s] |= place_of(prompts[i].request, s) >= 0;
         if ((rc = gemma_forward(e->gemma, &pack, wanted, write_state, &args, err)) != OK)
             goto out;
+        done += n;
     }
 out:
     for (int i = 0; rc != OK && i < n_prompts; i++)
         engine_result_free(&results[i]);
     return rc;
+}
+
+uint64_t engine_steps(const struct engine *e)
+{
+    return gemma_steps(e->gemma);
+}
+
+int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
+                          struct error *err)
+{
+    return model_file_digest(e->file, e->n_threads, digest, err);
 }
 
 void engine_result_free(struct engine_result *result)

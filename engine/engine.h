@@ -2,10 +2,10 @@
  *
  *     struct engine_options options = {.model = "gemma-3-270m.gguf", .n_threads = 2};
  *     if (engine_open(&engine, &options, &err) != OK) ...
- *     struct engine_prompt prompt = {ids, n};           // from tokenizer_encode()
  *     struct engine_request request = {.dtype = DTYPE_F32};
+ *     struct engine_prompt prompt = {ids, n, &request}; // ids from tokenizer_encode()
  *     struct engine_result result;
- *     if (engine_encode(engine, &prompt, 1, &request, &result, &err) != OK) ...
+ *     if (engine_encode(engine, &prompt, 1, &result, &err) != OK) ...
  *     ... result.hidden_states ...
  *     engine_result_free(&result);
  *     engine_close(engine);
@@ -59,16 +59,18 @@ struct engine_info {
     size_t weights_bytes;     /* resident, beside the embedding table, which stays in the file */
 };
 
-/* A prompt as ids: 1 .. ENGINE_MAX_TOKENS of them, <bos> first, as tokenizer_encode() gives. */
-struct engine_prompt {
-    const int32_t *ids;
-    int n;
-};
-
 struct engine_request {
     const int *layers; /* [n_layers] which hidden states, each 0 .. L, in the order wanted */
     int n_layers;      /* 0: all L + 1 */
     enum dtype dtype;  /* of the result: DTYPE_F32, DTYPE_F16 or DTYPE_BF16 */
+};
+
+/* A prompt as ids: 1 .. ENGINE_MAX_TOKENS of them, <bos> first, as tokenizer_encode() gives.
+ * Prompts of one call may want different things. All of it is borrowed for the call. */
+struct engine_prompt {
+    const int32_t *ids;
+    int n;
+    const struct engine_request *request;
 };
 
 /* One prompt's tensors. State s is the input of layer s (0: the scaled embeddings); state L is the
@@ -96,9 +98,18 @@ int engine_read_info(struct engine_info *out, const char *model, struct error *e
  * ERR_INPUT: a layer out of range or given twice, a prompt that is empty or too long, an id that is
  * not in the vocabulary; the sentence names it. */
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
-                  const struct engine_request *request, struct engine_result *results,
-                  struct error *err);
+                  struct engine_result *results, struct error *err);
 void engine_result_free(struct engine_result *result);
+
+/* Layers computed since engine_open(). From any thread: that it rises says that the engine works.
+ */
+uint64_t engine_steps(const struct engine *e);
+
+/* SHA-256 over all the model's tensors, in hex: the same weights have the same digest, whatever
+ * file they lie in under the same names and types. Reads every byte. */
+enum { ENGINE_DIGEST_SIZE = 65 };
+int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
+                          struct error *err);
 
 /* The checks of engine_encode() that need no weights. */
 int engine_check_request(const struct engine_info *info, const struct engine_request *request,

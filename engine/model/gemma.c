@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "engine/files/gemma_config.h"
@@ -30,6 +31,8 @@ struct gemma {
     float *gate_up;    /* [T, 2F] */
     void *x;           /* [T, max(D, H * E, F)] act: what the next matmul reads */
     float *host_state; /* host, [T, D] */
+
+    _Atomic uint64_t steps; /* layers computed */
 };
 
 /* Device memory for n things of `size` bytes; NULL, and *rc set, when this or an earlier one
@@ -227,6 +230,7 @@ int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
         float *state = g->h;
         if ((rc = forward_layer(g, &w->layers[i], pack->B, pack->T, err)) != OK)
             return rc;
+        atomic_fetch_add_explicit(&g->steps, 1, memory_order_relaxed);
         if (i + 1 == L) { /* the last state is normed, and only that: nothing reads h again */
             state = g->branch;
             if ((rc = ops->rmsnorm(d, state, DTYPE_F32, g->h, w->final_norm, pack->T, g->config.D,
@@ -237,4 +241,9 @@ int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
             return rc;
     }
     return OK;
+}
+
+uint64_t gemma_steps(const struct gemma *g)
+{
+    return atomic_load_explicit(&g->steps, memory_order_relaxed);
 }

@@ -31,3 +31,6 @@ void gemma_free(struct gemma *g); /* NULL is fine */
  * computed. */
 int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
                   gemma_state_fn *emit, void *emit_arg, struct error *err);
+
+/* Layers computed so far; from any thread. */
+uint64_t gemma_steps(const struct gemma *g);

@@ -70,10 +70,10 @@ int main(int argc, char **argv)
     load_ms = clock_ms_since(start);
     for (int i = 1; i < n_tokens; i++)
         ids[i] = (7919 * i) % (engine_info(engine)->vocabulary - 1000) + 1000;
-    prompt = (struct engine_prompt){ids, (int)n_tokens};
+    prompt = (struct engine_prompt){ids, (int)n_tokens, &request};
     for (int i = -2; i < runs; i++) { /* two to warm up */
         start = clock_now_ns();
-        if (engine_encode(engine, &prompt, 1, &request, &result, &err) != OK)
+        if (engine_encode(engine, &prompt, 1, &result, &err) != OK)
             goto out;
         if (i >= 0)
             ms[i] = clock_ms_since(start);

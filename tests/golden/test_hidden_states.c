@@ -34,6 +34,8 @@ static json_t *load_json(const char *name)
     return j;
 }
 
+static const struct engine_request all_float = {.dtype = DTYPE_F32};
+
 struct model {
     struct engine *engine;
     struct tokenizer *tokenizer;
@@ -56,7 +58,7 @@ static struct model model_open(const char *path, enum engine_backend backend, en
     for (int i = 0; i < N; i++) {
         CHECK_OK(tokenizer_encode(m.tokenizer, texts[i], strlen(texts[i]), ENGINE_MAX_TOKENS,
                                   &m.tokens[i], &err));
-        m.prompts[i] = (struct engine_prompt){m.tokens[i].ids, (int)m.tokens[i].n};
+        m.prompts[i] = (struct engine_prompt){m.tokens[i].ids, (int)m.tokens[i].n, &all_float};
     }
     return m;
 }
@@ -123,8 +125,6 @@ static double check_result_against(const struct engine_result *r, int prompt, do
     return worst;
 }
 
-static struct engine_request all_float = {.dtype = DTYPE_F32};
-
 /* Encodes `n` prompts (in the order given), each against the reference; keeps the results if
  * `kept` is there. */
 static void encode_and_check(struct model *m, const int *order, int n, double bound,
@@ -136,7 +136,7 @@ static void encode_and_check(struct model *m, const int *order, int n, double bo
 
     for (int i = 0; i < n; i++)
         prompts[i] = m->prompts[order[i]];
-    CHECK_OK(engine_encode(m->engine, prompts, n, &all_float, results, &err));
+    CHECK_OK(engine_encode(m->engine, prompts, n, results, &err));
     for (int i = 0; i < n; i++) {
         worst = fmax(worst, check_result_against(&results[i], order[i], bound));
         if (kept != NULL)
@@ -238,7 +238,7 @@ static void check_bfloat16(enum engine_backend backend)
     m = model_open(path, backend, DTYPE_BF16, 2, 4096);
     for (int j = 0; j < n_run; j++) {
         int i = in_order[j];
-        CHECK_OK(engine_encode(m.engine, &m.prompts[i], 1, &all_float, &results[i], &err));
+        CHECK_OK(engine_encode(m.engine, &m.prompts[i], 1, &results[i], &err));
         for (int s = 0; s < results[i].n_states; s++) {
             double e = state_error(&results[i], i, s), limit = bf16_error[i][s];
             if (isnan(limit) || limit == 0.0)
@@ -277,50 +277,103 @@ static void cuda(void)
     check_bfloat16(ENGINE_CUDA);
 }
 
+/* One call, three prompts that want different things: each gets what it would alone. */
 static void chosen_layers_and_types(void)
 {
     static const int layers[] = {7, 0, 3};
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
-    struct engine_request request = {layers, 3, DTYPE_F32};
-    struct engine_result all, some;
+    struct engine_request requests[3];
+    struct engine_prompt prompts[4];
+    struct engine_result all, some[4];
     struct model m;
     char path[4096];
 
     tiny_path(path, sizeof(path));
     m = model_open(path, ENGINE_CPU, DTYPE_F32, 2, 0);
-    CHECK_OK(engine_encode(m.engine, &m.prompts[2], 1, &all_float, &all, &err));
+    CHECK_OK(engine_encode(m.engine, &m.prompts[2], 1, &all, &err));
     for (int t = 0; t < 3; t++) {
-        request.dtype = types[t];
-        CHECK_OK(engine_encode(m.engine, &m.prompts[2], 1, &request, &some, &err));
-        CHECK_INT(some.n_states, 3);
-        size_t state = (size_t)some.n_tokens * some.width, size = dtype_info(types[t])->bytes;
-        CHECK_INT(some.bytes, 3 * state * size);
-        void *want = malloc(state * size);
-        CHECK(want != NULL);
-        for (int i = 0; i < 3; i++) {
-            dtype_encode(want, (const float *)all.hidden_states + (size_t)layers[i] * state,
+        requests[t] = (struct engine_request){layers, t + 1, types[t]};
+        prompts[t] = (struct engine_prompt){m.prompts[2].ids, m.prompts[2].n, &requests[t]};
+    }
+    prompts[3] = m.prompts[4];
+    CHECK_OK(engine_encode(m.engine, prompts, 4, some, &err));
+    CHECK_INT(some[3].n_states, 8);
+    engine_result_free(&some[3]);
+    for (int t = 0; t < 3; t++) {
+        CHECK_INT(some[t].n_states, t + 1);
+        size_t state = (size_t)all.n_tokens * all.width, size = dtype_info(types[t])->bytes;
+        CHECK_INT(some[t].bytes, (size_t)(t + 1) * state * size);
+        float *got = malloc(state * sizeof(float)), *want = malloc(state * sizeof(float));
+        void *stored = malloc(state * size);
+        CHECK(got != NULL && want != NULL && stored != NULL);
+        for (int i = 0; i <= t; i++) {
+            dtype_encode(stored, (const float *)all.hidden_states + (size_t)layers[i] * state,
                          types[t], state);
-            CHECK(memcmp(want, (const char *)some.hidden_states + (size_t)i * state * size,
-                         state * size) == 0);
+            dtype_decode(want, stored, types[t], state);
+            dtype_decode(got, (const char *)some[t].hidden_states + (size_t)i * state * size,
+                         types[t], state);
+            double e = relative_error(got, want, state);
+            if (!(e <= (t == 0 ? 1e-6 : 1e-4))) /* the other types may round another way */
+                CHECK_FAIL("type %d, layer %d: %.1e off", t, layers[i], e);
         }
+        free(got);
         free(want);
-        engine_result_free(&some);
+        free(stored);
+        engine_result_free(&some[t]);
     }
     engine_result_free(&all);
+    model_close(&m);
+}
 
-    CHECK_ERR(engine_encode(m.engine, m.prompts, 1,
-                            &(struct engine_request){(const int[]){8}, 1, DTYPE_F32}, &some, &err),
+static void wrong_requests_are_named(void)
+{
+    static const int eighth[] = {8}, thirds[] = {3, 3};
+    static const struct engine_request beyond = {eighth, 1, DTYPE_F32};
+    static const struct engine_request twice = {thirds, 2, DTYPE_F32};
+    static const struct engine_request quantised = {.dtype = DTYPE_Q4_K};
+    static const int32_t ids[] = {2, 1408};
+    struct engine_result some;
+    struct model m;
+    char path[4096];
+
+    tiny_path(path, sizeof(path));
+    m = model_open(path, ENGINE_CPU, DTYPE_F32, 1, 0);
+    CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 1, &beyond}, 1, &some, &err),
               ERR_INPUT, "layer 8 is out of range: this model has 0 to 7");
-    CHECK_ERR(engine_encode(m.engine, m.prompts, 1,
-                            &(struct engine_request){(const int[]){3, 3}, 2, DTYPE_F32}, &some,
-                            &err),
+    CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 1, &twice}, 1, &some, &err),
               ERR_INPUT, "layer 3 is wanted twice");
-    CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){(const int32_t[]){2, 1408}, 2}, 1,
-                            &all_float, &some, &err),
+    CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 1, &quantised}, 1, &some, &err),
+              ERR_INPUT, "results can be F32, F16 or BF16, not Q4_K");
+    CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 2, &all_float}, 1, &some, &err),
               ERR_INPUT, "token 1 is 1408");
-    CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){NULL, 0}, 1, &all_float, &some, &err),
+    CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 0, &all_float}, 1, &some, &err),
               ERR_INPUT, "prompt 0 has 0 tokens");
     model_close(&m);
+}
+
+static void digests_are_of_the_weights(void)
+{
+    char path[4096], tiny[ENGINE_DIGEST_SIZE], other[ENGINE_DIGEST_SIZE];
+    struct engine_options options = {.model = path, .n_threads = 3};
+    static const char *const same = "sharded", *const different = "f32";
+    struct engine *e;
+
+    tiny_path(path, sizeof(path));
+    CHECK_OK(engine_open(&e, &options, &err));
+    CHECK_OK(engine_weights_digest(e, tiny, &err));
+    CHECK_INT(strspn(tiny, "0123456789abcdef"), 64);
+    engine_close(e);
+    snprintf(path, sizeof(path), "%s/models/%s", PE_SCRATCH_DIR, same);
+    CHECK_OK(engine_open(&e, &options, &err));
+    CHECK_OK(engine_weights_digest(e, other, &err));
+    CHECK_TEXT(other, tiny);
+    engine_close(e);
+    snprintf(path, sizeof(path), "%s/models/%s", PE_SCRATCH_DIR, different);
+    options.n_threads = 1;
+    CHECK_OK(engine_open(&e, &options, &err));
+    CHECK_OK(engine_weights_digest(e, other, &err));
+    CHECK(strcmp(other, tiny) != 0);
+    engine_close(e);
 }
 
 /* Every variant that says the same model in another way. */
@@ -354,8 +407,8 @@ static void gguf_files(void)
     directory = model_open(path, ENGINE_CPU, DTYPE_F32, 2, 0);
     for (int j = 0; j < n_run; j++) {
         int i = in_order[j];
-        CHECK_OK(engine_encode(gguf.engine, &directory.prompts[i], 1, &all_float, &a, &err));
-        CHECK_OK(engine_encode(directory.engine, &directory.prompts[i], 1, &all_float, &b, &err));
+        CHECK_OK(engine_encode(gguf.engine, &directory.prompts[i], 1, &a, &err));
+        CHECK_OK(engine_encode(directory.engine, &directory.prompts[i], 1, &b, &err));
         CHECK_INT(a.bytes, b.bytes);
         double e = relative_error(a.hidden_states, b.hidden_states, a.bytes / sizeof(float));
         if (!(e <= 1e-6)) /* 1 + w is rounded once more in the file */
@@ -406,6 +459,8 @@ int main(void)
     RUN(cpu_bfloat16);
     RUN(cuda);
     RUN(chosen_layers_and_types);
+    RUN(wrong_requests_are_named);
+    RUN(digests_are_of_the_weights);
     RUN(other_files);
     RUN(gguf_files);
     safetensors_close(expected);

@@ -1,0 +1,149 @@
+#define _GNU_SOURCE /* SOCK_CLOEXEC, SOCK_NONBLOCK */
+#include "base/listen.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Whether somebody answers on a unix socket: if not, its file is left from a process that died. */
+static bool is_answered(const struct sockaddr_un *address)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool answered;
+
+    if (fd < 0)
+        return true;
+    answered = connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0;
+    close(fd);
+    return answered;
+}
+
+static int listen_unix(int *out, const char *path, int backlog, char *text, struct error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat st;
+    int fd;
+
+    if (path[0] == '\0' || strlen(path) >= sizeof(address.sun_path))
+        return error_set(err, ERR_INPUT, "unix:%s: a socket's path has 1 to %zu bytes", path,
+                         sizeof(address.sun_path) - 1);
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    if (stat(path, &st) == 0) {
+        if (!S_ISSOCK(st.st_mode))
+            return error_set(err, ERR_IO, "unix:%s: there is a file that is no socket", path);
+        if (is_answered(&address))
+            return error_set(err, ERR_IO, "unix:%s: in use by another process", path);
+        unlink(path);
+    }
+    if ((fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0 ||
+        bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
+        listen(fd, backlog) != 0) {
+        int why = errno;
+        if (fd >= 0)
+            close(fd);
+        return error_set(err, ERR_IO, "unix:%s: cannot listen: %s", path, strerror(why));
+    }
+    snprintf(text, LISTEN_TEXT_SIZE, "unix:%s", path);
+    *out = fd;
+    return OK;
+}
+
+/* HOST:PORT or [IPV6]:PORT into two texts. */
+static int split_address(char host[128], char port[8], const char *address, struct error *err)
+{
+    const char *colon = strrchr(address, ':'), *from = address, *to = colon;
+
+    if (colon == NULL || strlen(colon + 1) == 0 || strlen(colon + 1) > 5 ||
+        strspn(colon + 1, "0123456789") != strlen(colon + 1))
+        return error_set(err, ERR_INPUT, "'%s' is no address: HOST:PORT, [IPV6]:PORT or unix:PATH",
+                         address);
+    if (from[0] == '[' && to > from && to[-1] == ']') {
+        from++;
+        to--;
+    } else if (memchr(from, ':', (size_t)(to - from)) != NULL) {
+        return error_set(err, ERR_INPUT, "'%s': an IPv6 address stands in brackets", address);
+    }
+    if (to == from || to - from >= 128)
+        return error_set(err, ERR_INPUT, "'%s': the host is missing or too long", address);
+    memcpy(host, from, (size_t)(to - from));
+    host[to - from] = '\0';
+    snprintf(port, 8, "%s", colon + 1);
+    return OK;
+}
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const void *)address;
+        return ntohl(in->sin_addr.s_addr) >> 24 == 127;
+    }
+    if (address->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const void *)address;
+        return IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
+    }
+    return false;
+}
+
+/* Where a TCP socket really listens. */
+static void tcp_text(int fd, const char *host, char *text)
+{
+    struct sockaddr_storage bound;
+    socklen_t len = sizeof(bound);
+    char port[8] = "?";
+
+    if (getsockname(fd, (struct sockaddr *)&bound, &len) == 0)
+        getnameinfo((const struct sockaddr *)&bound, len, NULL, 0, port, sizeof(port),
+                    NI_NUMERICSERV);
+    snprintf(text, LISTEN_TEXT_SIZE, strchr(host, ':') != NULL ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+static int listen_tcp(int *out, const char *address, int backlog, char *text, bool *is_local,
+                      struct error *err)
+{
+    struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    char host[128], port[8];
+    int fd = -1, rc, why = 0, one = 1;
+
+    if ((rc = split_address(host, port, address, err)) != OK)
+        return rc;
+    if ((rc = getaddrinfo(host, port, &hints, &found)) != 0)
+        return error_set(err, ERR_IO, "%s: %s", address, gai_strerror(rc));
+    for (struct addrinfo *a = found; a != NULL && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 &&
+            bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, backlog) == 0) {
+            if (is_local != NULL)
+                *is_local = is_loopback(a->ai_addr);
+            break;
+        }
+        why = errno;
+        if (fd >= 0)
+            close(fd);
+        fd = -1;
+    }
+    freeaddrinfo(found);
+    if (fd < 0)
+        return error_set(err, ERR_IO, "%s: cannot listen: %s", address, strerror(why));
+    tcp_text(fd, host, text);
+    *out = fd;
+    return OK;
+}
+
+int listen_open(int *fd, const char *address, int backlog, char *text, bool *is_local,
+                struct error *err)
+{
+    *fd = -1;
+    text[0] = '\0';
+    if (strncmp(address, "unix:", 5) != 0)
+        return listen_tcp(fd, address, backlog, text, is_local, err);
+    if (is_local != NULL)
+        *is_local = true;
+    return listen_unix(fd, address + 5, backlog, text, err);
+}

@@ -1,0 +1,43 @@
+/* test_metrics.c - what Prometheus would read. */
+#include "base/metrics.h"
+#include "tests/check.h"
+
+enum { HITS, MISSES, WAITERS, LATENCY, N };
+static struct metric metrics[] = {
+    [HITS] = {METRIC_COUNTER, "pe_cache_total", "result=\"hit\"", "lookups"},
+    [MISSES] = {METRIC_COUNTER, "pe_cache_total", "result=\"miss\"", "lookups"},
+    [WAITERS] = {METRIC_GAUGE, "pe_waiters", NULL, "clients that wait"},
+    [LATENCY] = {METRIC_HISTOGRAM, "pe_encode_seconds", "kind=\"x\"", "time of an encode"},
+};
+static struct error err;
+
+static void the_exposition_format(void)
+{
+    struct buf out = {.max = 1 << 16};
+
+    metric_add(&metrics[HITS], 2);
+    metric_add(&metrics[WAITERS], 5);
+    metric_add(&metrics[WAITERS], -1);
+    metric_observe(&metrics[LATENCY], 0.0005);
+    metric_observe(&metrics[LATENCY], 0.003);
+    metric_observe(&metrics[LATENCY], 1000.0);
+    CHECK_OK(metrics_render(metrics, N, &out, &err));
+    CHECK(strstr(out.data, "# HELP pe_cache_total lookups\n# TYPE pe_cache_total counter\n"
+                           "pe_cache_total{result=\"hit\"} 2\n"
+                           "pe_cache_total{result=\"miss\"} 0\n# HELP pe_waiters") != NULL);
+    CHECK(strstr(out.data, "# TYPE pe_waiters gauge\npe_waiters 4\n") != NULL);
+    CHECK(strstr(out.data, "pe_encode_seconds_bucket{kind=\"x\",le=\"0.001\"} 1\n") != NULL);
+    CHECK(strstr(out.data, "pe_encode_seconds_bucket{kind=\"x\",le=\"0.002\"} 1\n") != NULL);
+    CHECK(strstr(out.data, "pe_encode_seconds_bucket{kind=\"x\",le=\"0.004\"} 2\n") != NULL);
+    CHECK(strstr(out.data, "pe_encode_seconds_bucket{kind=\"x\",le=\"65.536\"} 2\n") != NULL);
+    CHECK(strstr(out.data, "pe_encode_seconds_bucket{kind=\"x\",le=\"+Inf\"} 3\n") != NULL);
+    CHECK(strstr(out.data, "pe_encode_seconds_sum{kind=\"x\"} 1000.003500\n") != NULL);
+    CHECK(strstr(out.data, "pe_encode_seconds_count{kind=\"x\"} 3\n") != NULL);
+    buf_free(&out);
+}
+
+int main(void)
+{
+    RUN(the_exposition_format);
+    return check_result();
+}
