@@ -49,7 +49,8 @@ run_tests()
 }
 
 stage "packages and model"
-install_packages "${BUILD_PACKAGES[@]}" clang clang-format libclang-rt-14-dev gzip xz-utils
+install_packages "${BUILD_PACKAGES[@]}" clang clang-format libclang-rt-14-dev gzip xz-utils \
+    python3 redis-server
 fetch_model
 
 stage "sources: format, calls that are not used here"
@@ -60,6 +61,10 @@ tests/check_sources.sh
 stage "dev: gcc, warnings are errors"
 build dev
 run_tests dev
+
+stage "release: what users run"
+build release
+run_tests release
 
 stage "asan: address and undefined behaviour sanitizers"
 build asan

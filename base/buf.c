@@ -78,3 +78,25 @@ int buf_printf(struct buf *b, struct error *err, const char *fmt, ...)
     va_end(args);
     return OK;
 }
+
+int buf_append_printable(struct buf *b, const char *text, size_t len, size_t max, struct error *err)
+{
+    size_t shown = len < max ? len : max;
+    int rc = OK;
+
+    while (shown > 0 && shown < len && ((unsigned char)text[shown] & 0xc0) == 0x80)
+        shown--;
+    for (size_t i = 0; i < shown && rc == OK; i++) {
+        unsigned char c = (unsigned char)text[i];
+        unsigned char next = i + 1 < shown ? (unsigned char)text[i + 1] : 0;
+        if (c == 0xc2 && next >= 0x80 && next < 0xa0) { /* U+0080 .. U+009F */
+            rc = buf_append(b, " ", 1, err);
+            i++;
+        } else {
+            rc = buf_append(b, c < 0x20 || c == 0x7f ? " " : text + i, 1, err);
+        }
+    }
+    if (rc == OK && shown < len)
+        rc = buf_append(b, "...", 3, err);
+    return rc;
+}

@@ -22,4 +22,8 @@ int buf_append(struct buf *b, const void *data, size_t len, struct error *err);
 int buf_printf(struct buf *b, struct error *err, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Room for `len` more bytes; *out points at it. The bytes count as added. */
 int buf_extend(struct buf *b, void **out, size_t len, struct error *err);
+/* Text of unknown origin for a person's terminal: at most max bytes of it, no character cut in two,
+ * control characters (C0, DEL, C1) as spaces, "..." where it was cut. Expects UTF-8. */
+int buf_append_printable(struct buf *b, const char *text, size_t len, size_t max,
+                         struct error *err);
 void buf_free(struct buf *b); /* leaves an empty buffer with the same ceiling */

@@ -17,10 +17,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum {
+    TEMP_ROOM = 48, /* for what a temporary name adds */
+    TEMP_TRIES = 100
+};
+
 struct file_writer {
     int fd;
-    bool has_temp; /* `temp` exists in the directory */
-    char path[PATH_MAX];
+    bool is_direct;      /* `path` is a device, a pipe or a socket: written as it is */
+    bool has_temp;       /* `temp` exists in the directory */
+    char path[PATH_MAX]; /* the file itself, not a symbolic link to it */
     char temp[PATH_MAX];
 };
 
@@ -69,6 +75,33 @@ void file_map_close(struct file_map *map)
     *map = (struct file_map){0};
 }
 
+int file_read(struct buf *out, const char *path, struct error *err)
+{
+    bool is_stdin = strcmp(path, "-") == 0;
+    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), rc = OK;
+    char piece[65536];
+    ssize_t n;
+
+    if (fd < 0)
+        return error_set(err, ERR_IO, "%s: %s", path, strerror(errno));
+    while ((n = read(fd, piece, sizeof(piece))) != 0) {
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            rc = error_set(err, ERR_IO, "%s: %s", path, strerror(errno));
+            break;
+        }
+        if ((rc = buf_append(out, piece, (size_t)n, NULL)) != OK) {
+            rc = error_set(err, rc == ERR_SIZE ? ERR_SIZE : ERR_MEM,
+                           "%s: more than %zu bytes, or no memory for them", path, out->max);
+            break;
+        }
+    }
+    if (!is_stdin)
+        close(fd);
+    return rc;
+}
+
 bool file_is_directory(const char *path)
 {
     struct stat st;
@@ -103,35 +136,80 @@ static int parent_of(char *out, size_t cap, const char *path, struct error *err)
     return OK;
 }
 
+/* The name that `path` stands for: itself, or what a symbolic link leads to. */
+static int resolve(char out[PATH_MAX], const char *path, struct error *err)
+{
+    struct stat st;
+
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
+        if (realpath(path, out) == NULL)
+            return error_set(err, ERR_IO, "%s: %s", path, strerror(errno));
+        return OK;
+    }
+    if (strlen(path) >= PATH_MAX - TEMP_ROOM)
+        return error_set(err, ERR_SIZE, "%.100s...: the path is too long", path);
+    memcpy(out, path, strlen(path) + 1);
+    return OK;
+}
+
+/* The n-th temporary name of this process for the file. */
+static void temp_name(struct file_writer *w, int n)
+{
+    size_t len = strlen(w->path);
+
+    memcpy(w->temp, w->path, len);
+    snprintf(w->temp + len, sizeof(w->temp) - len, ".%ld.%d.tmp", (long)getpid(), n);
+}
+
+static int open_temp(struct file_writer *w, const char *dir, struct error *err)
+{
+    w->fd = open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    if (w->fd >= 0 && access("/proc/self/fd", X_OK) == 0)
+        return OK;
+    if (w->fd >= 0) { /* without /proc a nameless file can get no name */
+        close(w->fd);
+        w->fd = -1;
+    } else if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) {
+        return error_set(err, ERR_IO, "%s: cannot write in %s: %s", w->path, dir, strerror(errno));
+    }
+    for (int n = 0; n < TEMP_TRIES; n++) {
+        temp_name(w, n);
+        w->fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (w->fd >= 0 || errno != EEXIST)
+            break;
+    }
+    if (w->fd < 0)
+        return error_set(err, ERR_IO, "%s: cannot write in %s: %s", w->path, dir, strerror(errno));
+    w->has_temp = true;
+    return OK;
+}
+
 int file_writer_open(struct file_writer **out, const char *path, struct error *err)
 {
     struct file_writer *w = NULL;
     char dir[PATH_MAX];
-    int n, rc;
+    struct stat st;
+    int rc;
 
     *out = NULL;
     if (file_is_directory(path))
         return error_set(err, ERR_IO, "%s: is a directory, expected a file to write", path);
-    if ((rc = parent_of(dir, sizeof(dir), path, err)) != OK)
-        return rc;
     if ((w = calloc(1, sizeof(*w))) == NULL)
         return error_set(err, ERR_MEM, "%s: no memory to write it", path);
     w->fd = -1;
-    n = snprintf(w->temp, sizeof(w->temp), "%s.%ld.tmp", path, (long)getpid());
-    if (n < 0 || (size_t)n >= sizeof(w->temp)) {
-        rc = error_set(err, ERR_SIZE, "%.100s...: the path is too long", path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        w->is_direct = true;
+        snprintf(w->path, sizeof(w->path), "%s", path);
+        if ((w->fd = open(path, O_WRONLY | O_CLOEXEC)) < 0) {
+            rc = error_set(err, ERR_IO, "%s: cannot write: %s", path, strerror(errno));
+            goto out;
+        }
+    } else if ((rc = resolve(w->path, path, err)) != OK ||
+               (rc = parent_of(dir, sizeof(dir), w->path, err)) != OK ||
+               (rc = open_temp(w, dir, err)) != OK) {
         goto out;
     }
-    memcpy(w->path, path, strlen(path) + 1);
-    w->fd = open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-    if (w->fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
-        w->fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        w->has_temp = w->fd >= 0;
-    }
-    if (w->fd < 0) {
-        rc = error_set(err, ERR_IO, "%s: cannot write in %s: %s", path, dir, strerror(errno));
-        goto out;
-    }
+    rc = OK;
     *out = w;
     w = NULL;
 out:
@@ -155,21 +233,36 @@ int file_writer_append(struct file_writer *w, const void *data, size_t size, str
     return OK;
 }
 
-int file_writer_commit(struct file_writer *w, struct error *err)
+/* Gives a nameless file its temporary name. */
+static int name_temp(struct file_writer *w, struct error *err)
 {
     char self[64];
 
-    if (!w->has_temp) {
-        snprintf(self, sizeof(self), "/proc/self/fd/%d", w->fd);
-        if (linkat(AT_FDCWD, self, AT_FDCWD, w->temp, AT_SYMLINK_FOLLOW) != 0)
-            return error_set(err, ERR_IO, "%s: cannot name it: %s", w->path, strerror(errno));
-        w->has_temp = true;
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", w->fd);
+    for (int n = 0; n < TEMP_TRIES; n++) {
+        temp_name(w, n);
+        if (linkat(AT_FDCWD, self, AT_FDCWD, w->temp, AT_SYMLINK_FOLLOW) == 0) {
+            w->has_temp = true;
+            return OK;
+        }
+        if (errno != EEXIST)
+            break;
     }
-    if (close(w->fd) != 0) { /* a full disk may show only here */
-        w->fd = -1;
-        return error_set(err, ERR_IO, "%s: write failed: %s", w->path, strerror(errno));
-    }
+    return error_set(err, ERR_IO, "%s: cannot name it: %s", w->path, strerror(errno));
+}
+
+int file_writer_commit(struct file_writer *w, struct error *err)
+{
+    int rc;
+
+    if (!w->is_direct && !w->has_temp && (rc = name_temp(w, err)) != OK)
+        return rc;
+    rc = close(w->fd); /* a full disk may show only here */
     w->fd = -1;
+    if (rc != 0)
+        return error_set(err, ERR_IO, "%s: write failed: %s", w->path, strerror(errno));
+    if (w->is_direct)
+        return OK;
     if (rename(w->temp, w->path) != 0)
         return error_set(err, ERR_IO, "%s: cannot rename: %s", w->path, strerror(errno));
     w->has_temp = false;

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/error.h"
 
 struct file_map {
@@ -19,8 +20,13 @@ struct file_map {
 int file_map_open(struct file_map *out, const char *path, struct error *err);
 void file_map_close(struct file_map *map); /* a zeroed one is fine */
 
-/* A file that appears under its name, complete, at commit and not before.
- * Where the system has nameless files (O_TMPFILE) even a killed process leaves nothing behind. */
+/* Appends all of a file, or of standard input for "-", to `out`; also of pipes. ERR_SIZE: it does
+ * not fit `out`. */
+int file_read(struct buf *out, const char *path, struct error *err);
+
+/* A file that appears under its name, complete, at commit and not before. A symbolic link stays
+ * one: what it leads to is replaced. A device or a pipe is written straight through. Where the
+ * system has nameless files (O_TMPFILE) even a killed process leaves nothing behind. */
 struct file_writer;
 int file_writer_open(struct file_writer **out, const char *path, struct error *err);
 int file_writer_append(struct file_writer *w, const void *data, size_t size, struct error *err);

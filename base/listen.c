@@ -12,17 +12,19 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Whether somebody answers on a unix socket: if not, its file is left from a process that died. */
-static bool is_answered(const struct sockaddr_un *address)
+/* Whether a unix socket's file is left from a process that died: nobody listens. Any other failure
+ * (no permission, a full backlog) says that somebody may. */
+static bool is_dead(const struct sockaddr_un *address)
 {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool answered;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool dead;
 
     if (fd < 0)
-        return true;
-    answered = connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0;
+        return false;
+    dead = connect(fd, (const struct sockaddr *)address, sizeof(*address)) != 0 &&
+           errno == ECONNREFUSED;
     close(fd);
-    return answered;
+    return dead;
 }
 
 static int listen_unix(int *out, const char *path, int backlog, char *text, struct error *err)
@@ -38,7 +40,7 @@ static int listen_unix(int *out, const char *path, int backlog, char *text, stru
     if (stat(path, &st) == 0) {
         if (!S_ISSOCK(st.st_mode))
             return error_set(err, ERR_IO, "unix:%s: there is a file that is no socket", path);
-        if (is_answered(&address))
+        if (!is_dead(&address))
             return error_set(err, ERR_IO, "unix:%s: in use by another process", path);
         unlink(path);
     }

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static _Atomic int max_level = LOG_INFO; /* the only mutable file-level variable of the project */
+static _Atomic int max_level = LOG_INFO;
 
 void log_set_level(enum log_level level)
 {

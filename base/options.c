@@ -15,7 +15,8 @@ int options_parse_int(int64_t *out, const char *text, int64_t min, int64_t max, 
 
     errno = 0;
     value = strtoll(text, &end, 10);
-    if (text[0] == '\0' || text[0] == ' ' || text[0] == '+' || *end != '\0' || errno != 0 ||
+    /* strtoll alone would skip white space and take a plus */
+    if (strchr("-0123456789", text[0]) == NULL || text[0] == '\0' || *end != '\0' || errno != 0 ||
         value < min || value > max)
         return error_set(err, ERR_INPUT,
                          "%s: '%s' is not a whole number from %" PRId64 " to %" PRId64, what, text,

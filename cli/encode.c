@@ -5,16 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/file.h"
 #include "base/options.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/prompts.h"
 #include "engine/engine.h"
-#include "service/formats/safetensors_writer.h"
+#include "service/formats/answer.h"
 
 enum {
     DEFAULT_PASS = 2048, /* tokens in a pass: enough to fill the cores */
@@ -32,7 +32,7 @@ static const struct option options[] = {
     {"model", 'm', "PE_MODEL", OPT_TEXT, FIELD(model), NULL, 0, 0, "PATH",
      "model directory or GGUF file"},
     {"prompts", 0, NULL, OPT_TEXT, FIELD(prompts), NULL, 0, 0, "FILE.json",
-     "a JSON list of strings, instead of arguments"},
+     "a JSON list of strings, instead of arguments; -: standard input"},
     {"output", 0, NULL, OPT_CHOICE, FIELD(output), "hidden_states", 0, 0, "hidden_states",
      "what to compute"},
     {"layers", 0, NULL, OPT_TEXT, FIELD(layers), NULL, 0, 0, "0,12,..",
@@ -73,7 +73,7 @@ static int parse_layers(int *layers, int *n_layers, const char *text, struct err
         int64_t value;
         int rc;
 
-        if (len >= sizeof(one) || *n_layers == ENGINE_MAX_LAYERS)
+        if (len >= sizeof(one) || *n_layers > ENGINE_MAX_LAYERS)
             return error_set(err, ERR_INPUT, "--layers: '%s' is no list of layers", text);
         memcpy(one, text, len);
         one[len] = '\0';
@@ -85,88 +85,68 @@ static int parse_layers(int *layers, int *n_layers, const char *text, struct err
     return OK;
 }
 
-/* Room for the longest prompt, and for all of them up to a full pass. */
+/* Room for all prompts, up to a full pass; each alone fits, as it has at most ENGINE_MAX_TOKENS. */
 static int tokens_per_pass(const struct prompts *prompts)
 {
-    size_t longest = 1, total = 0;
+    size_t total = 0;
 
-    for (size_t i = 0; i < prompts->n; i++) {
-        if (prompts->tokens[i].n > longest)
-            longest = prompts->tokens[i].n;
+    for (size_t i = 0; i < prompts->n; i++)
         total += prompts->tokens[i].n;
-    }
-    return (int)(total < DEFAULT_PASS ? total : longest > DEFAULT_PASS ? longest : DEFAULT_PASS);
+    return total < DEFAULT_PASS ? (int)total : DEFAULT_PASS;
 }
 
 /* ---- the file ---- */
 
-struct output_file {
-    struct safetensors_entry *entries; /* [2 n] */
-    char (*names)[40];                 /* [2 n] */
-    struct buf header, tokens, truncated, layers;
-};
-
-static void output_file_free(struct output_file *f)
+/* What the formats need to know of prompt and result, and the list of layers as text. */
+static int describe(struct answer_prompt *described, struct buf *layers,
+                    const struct prompts *prompts, const struct engine_result *results,
+                    const struct engine_request *request, struct error *err)
 {
-    free(f->entries);
-    free(f->names);
-    buf_free(&f->header);
-    buf_free(&f->tokens);
-    buf_free(&f->truncated);
-    buf_free(&f->layers);
-}
-
-static int describe(struct output_file *f, const struct prompts *prompts,
-                    const struct engine_result *results, const struct engine_request *request,
-                    struct error *err)
-{
-    size_t n = prompts->n;
     int rc = OK;
 
-    if ((f->entries = calloc(2 * n, sizeof(*f->entries))) == NULL ||
-        (f->names = calloc(2 * n, sizeof(*f->names))) == NULL)
-        return error_set(err, ERR_MEM, "encode: no memory for %zu prompts", n);
-    f->header.max = f->tokens.max = f->truncated.max = f->layers.max = 64u << 20;
-    for (size_t i = 0; i < n && rc == OK; i++) {
+    for (size_t i = 0; i < prompts->n; i++) {
         const struct engine_result *r = &results[i];
         const struct token_list *tokens = &prompts->tokens[i];
-        snprintf(f->names[2 * i], sizeof(f->names[0]), "p%zu.hidden_states", i);
-        snprintf(f->names[2 * i + 1], sizeof(f->names[0]), "p%zu.token_ids", i);
-        f->entries[2 * i] =
-            (struct safetensors_entry){f->names[2 * i],
-                                       dtype_info(r->dtype)->name,
-                                       3,
-                                       {(size_t)r->n_states, (size_t)r->n_tokens, (size_t)r->width},
-                                       r->bytes};
-        f->entries[2 * i + 1] = (struct safetensors_entry){
-            f->names[2 * i + 1], "I32", 1, {tokens->n}, tokens->n * sizeof(int32_t)};
-        if ((rc = buf_printf(&f->tokens, err, "%s%zu", i > 0 ? "," : "", tokens->n)) == OK)
-            rc = buf_printf(&f->truncated, err, "%s%s", i > 0 ? "," : "",
-                            tokens->n < tokens->n_uncut ? "true" : "false");
+        struct answer_prompt *d = &described[i];
+        d->n_tokens = (int)tokens->n;
+        d->truncated = tokens->n < tokens->n_uncut;
+        d->n_tensors = 2;
+        d->tensors[0] =
+            (struct answer_tensor){"hidden_states",
+                                   "",
+                                   3,
+                                   {(size_t)r->n_states, (size_t)r->n_tokens, (size_t)r->width},
+                                   r->bytes};
+        snprintf(d->tensors[0].dtype, sizeof(d->tensors[0].dtype), "%s",
+                 dtype_info(r->dtype)->name);
+        d->tensors[1] =
+            (struct answer_tensor){"token_ids", "I32", 1, {tokens->n}, tokens->n * sizeof(int32_t)};
     }
     for (int s = 0; s < results[0].n_states && rc == OK; s++)
-        rc = buf_printf(&f->layers, err, "%s%d", s > 0 ? "," : "",
+        rc = buf_printf(layers, err, "%s%d", s > 0 ? "," : "",
                         request->n_layers > 0 ? request->layers[s] : s);
-    if (rc == OK) {
-        const struct safetensors_metadata metadata[] = {{"layers", f->layers.data},
-                                                        {"output", "hidden_states"},
-                                                        {"tokens", f->tokens.data},
-                                                        {"truncated", f->truncated.data}};
-        rc = safetensors_write_header(&f->header, f->entries, 2 * n, metadata,
-                                      sizeof(metadata) / sizeof(metadata[0]), err);
-    }
     return rc;
 }
 
+/* The bytes that the service answers to the same prompts: the same layout decides them. */
 static int write_file(struct file_writer *writer, const struct prompts *prompts,
                       const struct engine_result *results, const struct engine_request *request,
                       struct error *err)
 {
-    struct output_file f = {0};
+    struct answer_prompt *described = calloc(prompts->n, sizeof(*described));
+    struct buf layers = {.max = 4096};
+    struct layout layout = {0};
     int rc;
 
-    if ((rc = describe(&f, prompts, results, request, err)) != OK ||
-        (rc = file_writer_append(writer, f.header.data, f.header.len, err)) != OK)
+    if (described == NULL) {
+        rc = error_set(err, ERR_MEM, "encode: no memory for %zu prompts", prompts->n);
+        goto out;
+    }
+    if ((rc = describe(described, &layers, prompts, results, request, err)) != OK)
+        goto out;
+    const struct answer answer = {"hidden_states", layers.data, -1, prompts->n, described};
+    if ((rc = layout_safetensors(&layout, &answer, err)) != OK ||
+        (rc = file_writer_append(writer, layout.text.data, layout.text.len, err)) != OK)
         goto out;
     for (size_t i = 0; i < prompts->n; i++)
         if ((rc = file_writer_append(writer, results[i].hidden_states, results[i].bytes, err)) !=
@@ -176,7 +156,9 @@ static int write_file(struct file_writer *writer, const struct prompts *prompts,
             goto out;
     rc = file_writer_commit(writer, err);
 out:
-    output_file_free(&f);
+    layout_free(&layout);
+    buf_free(&layers);
+    free(described);
     return rc;
 }
 
@@ -196,17 +178,14 @@ static void print_numbers(const struct engine_result *r)
     printf(" ...");
 }
 
-/* The beginning of a prompt on one line: control characters as spaces, no character cut in two. */
+/* The beginning of a prompt on one line. */
 static void print_text(const char *text, size_t len)
 {
-    size_t shown = len > MAX_SHOWN ? MAX_SHOWN - 3 : len;
+    struct buf line = {.max = 2 * MAX_SHOWN};
 
-    while (shown < len && shown > 0 && ((unsigned char)text[shown] & 0xc0) == 0x80)
-        shown--;
-    for (size_t i = 0; i < shown; i++)
-        putchar((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? ' ' : text[i]);
-    if (shown < len)
-        printf("...");
+    if (buf_append_printable(&line, text, len, MAX_SHOWN, NULL) == OK && line.len > 0)
+        fwrite(line.data, 1, line.len, stdout);
+    buf_free(&line);
 }
 
 static void print_summary(const struct prompts *prompts, const struct engine_result *results,
@@ -219,21 +198,15 @@ static void print_summary(const struct prompts *prompts, const struct engine_res
         printf("p%zu  \"", i);
         print_text(prompts->text[i], prompts->len[i]);
         printf("\"\n");
-        printf("    %d tokens, hidden_states [%d, %d, %d] %s, last row:", r->n_tokens, r->n_states,
-               r->n_tokens, r->width, dtype_info(r->dtype)->name);
+        printf("    %d token%s, hidden_states [%d, %d, %d] %s, last row:", r->n_tokens,
+               r->n_tokens == 1 ? "" : "s", r->n_states, r->n_tokens, r->width,
+               dtype_info(r->dtype)->name);
         print_numbers(r);
         printf("\n");
         n_tokens += (size_t)r->n_tokens;
     }
     printf("%zu prompt%s, %zu tokens: %.1f ms\n", prompts->n, prompts->n == 1 ? "" : "s", n_tokens,
            ms);
-}
-
-static int n_cores(void)
-{
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-
-    return n < 1 ? 1 : n > 1024 ? 1024 : (int)n;
 }
 
 int command_encode(int argc, char **argv, struct error *err)
@@ -249,8 +222,9 @@ int command_encode(int argc, char **argv, struct error *err)
     struct engine_request request = {0};
     struct engine_info info;
     struct progress progress;
-    int layers[ENGINE_MAX_LAYERS], n_rest, rc;
+    int layers[ENGINE_MAX_LAYERS + 1], n_rest, rc;
     int64_t start_ns;
+    double ms;
     bool help;
     char what[300];
 
@@ -281,13 +255,15 @@ int command_encode(int argc, char **argv, struct error *err)
         .model = settings.model,
         .backend = backends[settings.backend],
         .compute = compute_types[settings.compute],
-        .n_threads = settings.threads > 0 ? (int)settings.threads : n_cores(),
+        .n_threads = settings.threads > 0 ? (int)settings.threads : cores_available(),
         .max_batch_tokens = tokens_per_pass(&prompts),
         .progress = progress_update,
         .progress_arg = &progress,
     };
-    if ((rc = engine_open(&engine, &engine_options, err)) != OK)
+    if ((rc = engine_open(&engine, &engine_options, err)) != OK) {
+        progress_abort(&progress);
         goto out;
+    }
     progress_end(&progress);
 
     if ((inputs = calloc(prompts.n, sizeof(*inputs))) == NULL ||
@@ -301,8 +277,12 @@ int command_encode(int argc, char **argv, struct error *err)
     start_ns = clock_now_ns();
     if ((rc = engine_encode(engine, inputs, (int)prompts.n, results, err)) != OK)
         goto out;
-    print_summary(&prompts, results, clock_ms_since(start_ns));
-    if (writer != NULL && (rc = write_file(writer, &prompts, results, &request, err)) == OK)
+    ms = clock_ms_since(start_ns);
+    /* the file first: who reads the summary may leave early */
+    if (writer != NULL && (rc = write_file(writer, &prompts, results, &request, err)) != OK)
+        goto out;
+    print_summary(&prompts, results, ms);
+    if (writer != NULL)
         printf("wrote %s\n", settings.out);
 out:
     for (size_t i = 0; results != NULL && i < prompts.n; i++)

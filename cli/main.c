@@ -1,7 +1,9 @@
 /* main.c - prompt-encoder, the tool: picks a command and prints its error. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 
@@ -25,10 +27,24 @@ static void print_help(FILE *out)
     fprintf(out, "\n'prompt-encoder COMMAND --help' lists a command's options.\n");
 }
 
+/* A closed standard stream would lend its number to the next file opened: a result, say, into which
+ * messages are then written. */
+static int open_standard_streams(struct error *err)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
+            return error_set(err, ERR_IO, "stream %d is closed and /dev/null cannot take its place",
+                             fd);
+    return OK;
+}
+
 int main(int argc, char **argv)
 {
     struct error err = {0};
-    int rc = OK;
+    int rc;
+
+    if ((rc = open_standard_streams(&err)) != OK)
+        goto out;
 
     if (argc < 2) {
         print_help(stderr);

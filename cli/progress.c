@@ -32,3 +32,9 @@ void progress_end(struct progress *p)
     fprintf(stderr, "%s%s: %llu MB in %.2f s\n", p->terminal ? "\r\033[K" : "", p->what,
             (unsigned long long)(p->bytes_total / 1000000), clock_ms_since(p->start_ns) / 1000);
 }
+
+void progress_abort(struct progress *p)
+{
+    if (p->terminal && p->shown_ns != 0)
+        fprintf(stderr, "\r\033[K");
+}

@@ -15,3 +15,5 @@ void progress_start(struct progress *p, const char *what);
 /* An engine_progress_fn; `arg` is the struct progress. */
 void progress_update(void *arg, uint64_t bytes_done, uint64_t bytes_total);
 void progress_end(struct progress *p);
+/* Instead, when the load failed: takes the line off the terminal, so that an error stands alone. */
+void progress_abort(struct progress *p);

@@ -7,6 +7,8 @@
 
 #include "base/file.h"
 
+enum { MAX_FILE = 256 << 20 }; /* bytes of a prompt file */
+
 static int allocate(struct prompts *p, size_t n, struct error *err)
 {
     if ((p->text = calloc(n, sizeof(*p->text))) == NULL ||
@@ -29,15 +31,15 @@ static int copy(struct prompts *p, size_t i, const char *text, size_t len, struc
 
 static int read_json(struct prompts *p, const char *file, struct error *err)
 {
-    struct file_map map = {0};
+    struct buf text = {.max = MAX_FILE};
     json_error_t json_err;
     json_t *list = NULL;
     int rc;
 
-    if ((rc = file_map_open(&map, file, err)) != OK)
+    if ((rc = file_read(&text, file, err)) != OK)
         return rc;
-    list = json_loadb((const char *)map.data, map.size, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES,
-                      &json_err);
+    list = json_loadb(text.len > 0 ? text.data : "", text.len,
+                      JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &json_err);
     if (list == NULL) {
         rc = error_set(err, ERR_INPUT, "%s: line %d: %s", file, json_err.line, json_err.text);
         goto out;
@@ -59,7 +61,7 @@ static int read_json(struct prompts *p, const char *file, struct error *err)
     }
 out:
     json_decref(list);
-    file_map_close(&map);
+    buf_free(&text);
     return rc;
 }
 

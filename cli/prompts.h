@@ -13,8 +13,9 @@ struct prompts {
     struct token_list *tokens; /* [n], after prompts_tokenize() */
 };
 
-/* Copies. `file` (or NULL) is JSON: a list of strings. ERR_INPUT: both or neither were given, or
- * the file is no such list. Start from a zeroed struct; prompts_free() in any case. */
+/* Copies. `file` (or NULL; "-": standard input) is JSON: a list of strings. ERR_INPUT: both or
+ * neither were given, or the file is no such list. Start from a zeroed struct; prompts_free() in
+ * any case. */
 int prompts_read(struct prompts *p, char *const *arguments, int n_arguments, const char *file,
                  struct error *err);
 /* As tokenizer_encode(), every prompt; says on stderr which were cut. */

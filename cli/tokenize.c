@@ -16,7 +16,7 @@ static const struct option options[] = {
     {"model", 'm', "PE_MODEL", OPT_TEXT, FIELD(model), NULL, 0, 0, "PATH",
      "model directory, GGUF file or tokenizer.json"},
     {"prompts", 0, NULL, OPT_TEXT, FIELD(prompts), NULL, 0, 0, "FILE.json",
-     "a JSON list of strings, instead of arguments"},
+     "a JSON list of strings, instead of arguments; -: standard input"},
     {"limit", 0, NULL, OPT_INT, FIELD(limit), "1024", 0, 1 << 24, "N",
      "cut to the first N ids; 0: do not cut"},
     {0},

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/cores.h"
 #include "base/size.h"
 #include "engine/files/digest.h"
 #include "engine/files/gemma_config.h"
@@ -34,7 +35,8 @@ static void fill_info(struct engine_info *info, const struct model_file *file)
     *info = (struct engine_info){.architecture = "gemma3",
                                  .n_layers = config->L,
                                  .width = config->D,
-                                 .vocabulary = config->V};
+                                 .vocabulary = config->V,
+                                 .max_tokens = ENGINE_MAX_TOKENS};
     snprintf(info->format, sizeof(info->format), "%s", model_file_format(file));
 }
 
@@ -53,20 +55,22 @@ int engine_read_info(struct engine_info *out, const char *model, struct error *e
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
 {
-    struct device_options device_options = {.act = options->compute,
-                                            .n_threads = options->n_threads};
+    struct device_options device_options = {.act = options->compute};
     const struct gemma_config *config;
     struct engine *e;
     size_t T;
     int rc;
 
     *out = NULL;
+    if (options->max_batch_tokens < 0 || options->max_batch_tokens > ENGINE_MAX_BATCH_TOKENS)
+        return error_set(err, ERR_INPUT, "engine: a batch of %d tokens, at most %d",
+                         options->max_batch_tokens, ENGINE_MAX_BATCH_TOKENS);
     if ((e = calloc(1, sizeof(*e))) == NULL)
         return error_set(err, ERR_MEM, "engine: no memory");
     e->max_batch_tokens = options->max_batch_tokens;
     if (e->max_batch_tokens == 0)
         e->max_batch_tokens = ENGINE_MAX_TOKENS;
-    e->n_threads = options->n_threads;
+    e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
     T = (size_t)e->max_batch_tokens;
     if ((e->ids = calloc(T, sizeof(int32_t))) == NULL ||
         (e->positions = calloc(T, sizeof(int32_t))) == NULL ||
@@ -74,6 +78,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
         goto out;
     }
+    device_options.n_threads = e->n_threads;
     e->ops = options->backend == ENGINE_LOOPS  ? ops_loops()
              : options->backend == ENGINE_CUDA ? ops_cuda()
                                                : ops_cpu();
@@ -85,12 +90,15 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         (rc = e->ops->open(&e->device, &device_options, err)) != OK)
         goto out;
     config = model_file_config(e->file);
-    if ((rc = weights_load(&e->weights, e->file, e->ops, e->device, options->progress,
+    if ((rc = gemma_check(config, err)) != OK ||
+        (rc = weights_load(&e->weights, e->file, e->ops, e->device, options->progress,
                            options->progress_arg, err)) != OK ||
         (rc = gemma_create(&e->gemma, config, e->weights, options->compute, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK)
         goto out;
     fill_info(&e->info, e->file);
+    if (e->max_batch_tokens < e->info.max_tokens)
+        e->info.max_tokens = e->max_batch_tokens;
     e->info.backend = e->ops->name;
     e->info.weights_bytes = e->weights->bytes;
     *out = e;
@@ -140,24 +148,22 @@ int engine_check_request(const struct engine_info *info, const struct engine_req
     return OK;
 }
 
-static int check_prompts(const struct engine *e, const struct engine_prompt *prompts, int n_prompts,
-                         struct error *err)
+int engine_check_prompt(const struct engine_info *info, const struct engine_prompt *prompt,
+                        struct error *err)
 {
-    for (int i = 0; i < n_prompts; i++) {
-        int limit =
-            e->max_batch_tokens < ENGINE_MAX_TOKENS ? e->max_batch_tokens : ENGINE_MAX_TOKENS;
-        int rc = engine_check_request(&e->info, prompts[i].request, err);
-        if (rc != OK)
-            return rc;
-        if (prompts[i].n < 1 || prompts[i].n > limit)
-            return error_set(err, ERR_INPUT, "prompt %d has %d tokens, expected 1 to %d", i,
-                             prompts[i].n, limit);
-        for (int t = 0; t < prompts[i].n; t++)
-            if (prompts[i].ids[t] < 0 || prompts[i].ids[t] >= e->info.vocabulary)
-                return error_set(err, ERR_INPUT,
-                                 "prompt %d: token %d is %d, the model's vocabulary has 0 to %d", i,
-                                 t, prompts[i].ids[t], e->info.vocabulary - 1);
-    }
+    int rc;
+
+    if (prompt->request == NULL)
+        return error_set(err, ERR_INPUT, "it does not say what is wanted of it");
+    if ((rc = engine_check_request(info, prompt->request, err)) != OK)
+        return rc;
+    if (prompt->n < 1 || prompt->n > info->max_tokens)
+        return error_set(err, ERR_INPUT, "%d tokens, expected 1 to %d", prompt->n,
+                         info->max_tokens);
+    for (int t = 0; t < prompt->n; t++)
+        if (prompt->ids[t] < 0 || prompt->ids[t] >= info->vocabulary)
+            return error_set(err, ERR_INPUT, "token %d is %d, the model's vocabulary has 0 to %d",
+                             t, (int)prompt->ids[t], info->vocabulary - 1);
     return OK;
 }
 
@@ -231,8 +237,13 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
 
     for (int i = 0; i < n_prompts; i++)
         results[i] = (struct engine_result){0};
-    if ((rc = check_prompts(e, prompts, n_prompts, err)) != OK)
+    if ((rc = e->ops->bind(e->device, err)) != OK)
         return rc;
+    for (int i = 0; i < n_prompts; i++) {
+        struct error why = {0};
+        if ((rc = engine_check_prompt(&e->info, &prompts[i], &why)) != OK)
+            return error_set(err, why.code, "prompt %d: %s", i, why.text);
+    }
     for (int i = 0; i < n_prompts; i++) {
         const struct engine_request *request = prompts[i].request;
         int n_states = request->n_layers > 0 ? request->n_layers : e->info.n_layers + 1;

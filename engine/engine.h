@@ -32,7 +32,8 @@ enum engine_backend {
 
 enum {
     ENGINE_MAX_TOKENS = 1024, /* of a prompt, <bos> included: what LTX reads */
-    ENGINE_MAX_LAYERS = 256
+    ENGINE_MAX_LAYERS = 256,
+    ENGINE_MAX_BATCH_TOKENS = 1 << 16
 };
 
 /* Told now and then while a model loads, from the thread that called engine_open(). */
@@ -42,7 +43,7 @@ struct engine_options {
     const char *model;            /* directory or GGUF file; borrowed for engine_open() */
     enum engine_backend backend;  /* ENGINE_LOOPS: the slow reference, for tests */
     enum dtype compute;           /* DTYPE_F32 or DTYPE_BF16: what matrix products compute in */
-    int n_threads;                /* at least 1 */
+    int n_threads;                /* 0: one a core */
     int max_batch_tokens;         /* activations are sized for this; 0: ENGINE_MAX_TOKENS.
                                      More prompts than fit are encoded in several passes. */
     engine_progress_fn *progress; /* or NULL */
@@ -56,6 +57,7 @@ struct engine_info {
     int n_layers;             /* L; hidden states are numbered 0 (the embeddings) .. L */
     int width;                /* D */
     int vocabulary;           /* V: ids are below it */
+    int max_tokens;           /* of a prompt, <bos> included */
     size_t weights_bytes;     /* resident, beside the embedding table, which stays in the file */
 };
 
@@ -114,6 +116,8 @@ int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE
 /* The checks of engine_encode() that need no weights. */
 int engine_check_request(const struct engine_info *info, const struct engine_request *request,
                          struct error *err);
+int engine_check_prompt(const struct engine_info *info, const struct engine_prompt *prompt,
+                        struct error *err);
 
 /* The tokenizer of a model, or of a tokenizer file, without reading any weights. */
 int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err);

@@ -132,8 +132,11 @@ static int append_safetensors(struct buf *out, const char *path, bool all, struc
     for (size_t i = 0; rc == OK && i < safetensors_n_metadata(file); i++) {
         const char *key, *value;
         safetensors_metadata_at(file, i, &key, &value);
-        rc = buf_printf(out, err, "metadata    %s = %.*s%s\n", key, MAX_VALUE, value,
-                        strlen(value) > MAX_VALUE ? "..." : "");
+        if ((rc = buf_printf(out, err, "metadata    ")) == OK &&
+            (rc = buf_append_printable(out, key, strlen(key), MAX_VALUE, err)) == OK &&
+            (rc = buf_printf(out, err, " = ")) == OK &&
+            (rc = buf_append_printable(out, value, strlen(value), MAX_VALUE, err)) == OK)
+            rc = buf_printf(out, err, "\n");
     }
     if (rc == OK)
         rc = append_tensors(out, &listing, all, err);

@@ -17,6 +17,7 @@
  * its work is done: work on one device happens in the order of the calls, and `sync`, `download`
  * wait for it. Errors of the hardware are ERR_GPU and final. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,13 +45,17 @@ struct matrix_part {
 
 struct ops {
     const char *name;
+    bool is_host; /* device memory can be read by the host as it is, once `sync` has returned */
 
     /* Devices and memory.
+     * bind: makes the calling thread the device's; cheap, and needed when another had it before.
      * open: ERR_INPUT when the hardware cannot compute in `act`; ERR_MEM; ERR_GPU.
      * alloc: 64-byte aligned, contents undefined. upload and download move between host and device
-     * memory; both may be called with bytes == 0. */
+     * memory; both may be called with bytes == 0. What was uploaded from must stay until `sync` or
+     * a later download returns. */
     int (*open)(struct device **out, const struct device_options *options, struct error *err);
     void (*close)(struct device *d); /* NULL is fine */
+    int (*bind)(struct device *d, struct error *err);
     int (*alloc)(struct device *d, void **out, size_t bytes, struct error *err);
     void (*release)(struct device *d, void *memory); /* NULL is fine */
     int (*upload)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);

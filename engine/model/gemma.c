@@ -102,9 +102,18 @@ static int take_activations(struct gemma *g, struct error *err)
     g->qkv = take(g, T * (heads + 2 * kv), sizeof(float), &rc, err);
     g->gate_up = take(g, T * 2 * F, sizeof(float), &rc, err);
     g->x = take(g, T * max_of(D, max_of(heads, F)), dtype_info(g->act)->bytes, &rc, err);
-    if (rc == OK && (g->host_state = malloc(T * D * sizeof(float))) == NULL)
+    if (rc == OK && !g->weights->ops->is_host &&
+        (g->host_state = malloc(T * D * sizeof(float))) == NULL)
         rc = error_set(err, ERR_MEM, "gemma: no memory for %zu tokens", T);
     return rc;
+}
+
+int gemma_check(const struct gemma_config *config, struct error *err)
+{
+    if (config->E > OPS_MAX_HEAD)
+        return error_set(err, ERR_FORMAT, "gemma: heads of %d numbers, at most %d", config->E,
+                         OPS_MAX_HEAD);
+    return OK;
 }
 
 int gemma_create(struct gemma **out, const struct gemma_config *config,
@@ -115,9 +124,8 @@ int gemma_create(struct gemma **out, const struct gemma_config *config,
     int rc;
 
     *out = NULL;
-    if (config->E > OPS_MAX_HEAD)
-        return error_set(err, ERR_FORMAT, "gemma: heads of %d numbers, at most %d", config->E,
-                         OPS_MAX_HEAD);
+    if ((rc = gemma_check(config, err)) != OK)
+        return rc;
     if ((g = calloc(1, sizeof(*g))) == NULL)
         return error_set(err, ERR_MEM, "gemma: no memory");
     g->config = *config;
@@ -198,6 +206,8 @@ static int emit_state(struct gemma *g, int state, const float *h, int T, gemma_s
     size_t bytes = (size_t)T * g->config.D * sizeof(float);
     int rc;
 
+    if (g->weights->ops->is_host) /* device memory is the host's: no copy */
+        return emit(emit_arg, state, h, err);
     if ((rc = g->weights->ops->download(g->weights->device, g->host_state, h, bytes, err)) != OK)
         return rc;
     return emit(emit_arg, state, g->host_state, err);

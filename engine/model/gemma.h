@@ -20,6 +20,9 @@ struct pack {
  * come in rising order. */
 typedef int gemma_state_fn(void *arg, int state, const float *h, struct error *err);
 
+/* Whether the kernels can run a model of this shape; ask before loading its weights. */
+int gemma_check(const struct gemma_config *config, struct error *err);
+
 /* `weights` is borrowed until gemma_free(). Room for packs of up to max_batch_tokens is taken here;
  * gemma_forward() allocates nothing. Matmuls compute in `act`, the device's compute type. */
 int gemma_create(struct gemma **out, const struct gemma_config *config,

@@ -38,6 +38,13 @@ void cpu_close(struct device *d)
     free(d);
 }
 
+int cpu_bind(struct device *d, struct error *err)
+{
+    (void)d;
+    (void)err;
+    return OK;
+}
+
 int cpu_alloc(struct device *d, void **out, size_t bytes, struct error *err)
 {
     size_t rounded;
@@ -81,8 +88,10 @@ const struct ops *ops_loops(void)
 {
     static const struct ops loops = {
         .name = "loops",
+        .is_host = true,
         .open = cpu_open,
         .close = cpu_close,
+        .bind = cpu_bind,
         .alloc = cpu_alloc,
         .release = cpu_release,
         .upload = cpu_copy,

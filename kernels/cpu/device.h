@@ -38,6 +38,7 @@ static inline void store_act(void *y, enum dtype type, size_t i, float value)
 
 int cpu_open(struct device **out, const struct device_options *options, struct error *err);
 void cpu_close(struct device *d);
+int cpu_bind(struct device *d, struct error *err);
 int cpu_alloc(struct device *d, void **out, size_t bytes, struct error *err);
 void cpu_release(struct device *d, void *memory);
 int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct error *err);

@@ -1,4 +1,4 @@
-/* matmul_onednn.c - matmul by oneDNN, float32 or bf16 with float32 sums.
+/* matmul_onednn.c - matmul by oneDNN on processors with AVX-512, float32 or bf16 with float32 sums.
  *
  * A weight matrix is cut into panels of PANEL columns of y (rows of w), each packed once, at load,
  * in the blocked layout oneDNN asks for; it does not depend on the number of tokens. A product is
@@ -346,7 +346,7 @@ static int plan_get(const struct plan **out, struct device *d, int M, int N, int
     for (plan = *bucket; plan != NULL; plan = plan->next)
         if (plan->M == M && plan->N == N && plan->K == K) {
             *out = plan;
-            return OK;
+            return reserve_scratch(d, plan->scratch_bytes, err);
         }
     if ((rc = plan_create(&plan, d, M, N, K, err)) != OK)
         return rc;
@@ -443,6 +443,10 @@ static int onednn_matmul(struct device *d, float *y, const void *x, const struct
 
 void onednn_fill(struct ops *ops)
 {
+    /* Its kernels for AVX-512 sum a row in the same order whatever M is; those below pick another
+     * order by M, so a prompt's numbers would depend on its neighbours: measured, 1e-6 and more. */
+    if ((dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core)
+        return;
     ops->open = onednn_open;
     ops->close = onednn_close;
     ops->matrix_load = onednn_matrix_load;

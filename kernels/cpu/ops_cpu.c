@@ -1,4 +1,7 @@
-/* ops_cpu.c - the best table this processor can run, chosen once from what the build holds. */
+/* ops_cpu.c - the best table this processor can run, chosen once from what the build holds.
+ *
+ * The choice depends on the processor, so the table cannot be a constant: it is written once,
+ * before anyone can read it. */
 #include <pthread.h>
 
 #include "kernels/cpu/device.h"
@@ -23,7 +26,7 @@ static void choose(void)
     simd_fill_baseline(&best);
 #endif
 #if PE_HAVE_ONEDNN
-    onednn_fill(&best);
+    onednn_fill(&best); /* where it is both faster and the same for a row in any batch */
 #endif
 }
 

@@ -1,17 +1,22 @@
 /* pool.c - see pool.h.
  *
- * A run is published by raising `generation`; each worker that sees it claims indices from `next`
- * until none is left, then counts itself in `n_finished`. The caller works too and waits for that
- * count, so no worker can be inside an old run when the next one is published. */
+ * `next` holds the run's number in its upper half and the next index in its lower one, so that one
+ * compare-and-swap claims an index of exactly the run that was looked at: what a worker read of an
+ * older run is dropped when the swap fails. The caller works too and then waits for tasks, not for
+ * workers: one that sleeps, or that the system does not let run, delays nobody. */
 #include "kernels/cpu/pool.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 
-enum { SPINS = 4000 }; /* some tens of microseconds */
+enum {
+    SPINS = 4000,       /* some tens of microseconds */
+    CLOSED = 0x7fffffff /* an index past every run's last */
+};
 
 struct worker {
     struct pool *pool;
@@ -24,14 +29,13 @@ struct pool {
     int n_threads;
     struct worker *workers; /* [n_threads - 1] */
 
-    /* one run; written by the caller before `generation` rises */
-    void (*task)(void *arg, int index, int thread);
-    void *arg;
-    int n_tasks;
-    _Atomic int next;
-    _Atomic int n_finished; /* workers that are done with this generation */
+    /* one run; written by the caller before `next` gets the run's number */
+    void (*_Atomic task)(void *arg, int index, int thread);
+    void *_Atomic arg;
+    _Atomic int n_tasks;
+    _Atomic int n_finished; /* tasks */
+    _Atomic uint64_t next;  /* run << 32 | index */
 
-    _Atomic unsigned generation;
     _Atomic bool stopping;
     _Atomic int n_asleep;
     pthread_mutex_t lock; /* guards only going to sleep on `wake` */
@@ -49,33 +53,46 @@ static void pause_cpu(void)
 
 static void work(struct pool *p, int thread)
 {
-    int index;
+    uint64_t next = atomic_load(&p->next);
 
-    while ((index = atomic_fetch_add(&p->next, 1)) < p->n_tasks)
-        p->task(p->arg, index, thread);
+    while ((int)(uint32_t)next < atomic_load(&p->n_tasks)) {
+        void (*task)(void *, int, int) = atomic_load(&p->task);
+        void *arg = atomic_load(&p->arg);
+        if (atomic_compare_exchange_weak(&p->next, &next, next + 1)) {
+            /* claimed: this run cannot end before the task does, so task and arg are its own */
+            task(arg, (int)(uint32_t)next, thread);
+            atomic_fetch_add(&p->n_finished, 1);
+            next = atomic_load(&p->next);
+        }
+    }
 }
 
-/* Returns when the generation is no longer `seen`. */
-static void wait_for_run(struct pool *p, unsigned seen)
+static uint32_t run_of(struct pool *p)
+{
+    return (uint32_t)(atomic_load(&p->next) >> 32);
+}
+
+/* Returns when the run is no longer `seen`. */
+static void wait_for_run(struct pool *p, uint32_t seen)
 {
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load(&p->generation) != seen)
+        if (run_of(p) != seen)
             return;
         pause_cpu();
     }
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->n_asleep, 1);
-    while (atomic_load(&p->generation) == seen)
+    while (run_of(p) == seen)
         pthread_cond_wait(&p->wake, &p->lock);
     atomic_fetch_sub(&p->n_asleep, 1);
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Wakes sleepers, if there are any. A worker counts itself asleep before it looks at `generation`
- * for the last time, so one of the two sees the other. */
+/* Begins a run and wakes sleepers, if there are any. A worker counts itself asleep before it looks
+ * at `next` for the last time, so one of the two sees the other. */
 static void publish(struct pool *p)
 {
-    atomic_fetch_add(&p->generation, 1);
+    atomic_store(&p->next, (uint64_t)(run_of(p) + 1) << 32);
     if (atomic_load(&p->n_asleep) == 0)
         return;
     pthread_mutex_lock(&p->lock);
@@ -87,15 +104,14 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct pool *p = w->pool;
-    unsigned seen = 0;
+    uint32_t seen = 0;
 
     for (;;) {
         wait_for_run(p, seen);
-        seen = atomic_load(&p->generation);
+        seen = run_of(p);
         if (atomic_load(&p->stopping))
             return NULL;
         work(p, w->index);
-        atomic_fetch_add(&p->n_finished, 1);
     }
 }
 
@@ -163,14 +179,15 @@ void pool_run(struct pool *p, void (*task)(void *arg, int index, int thread), vo
             task(arg, i, 0);
         return;
     }
-    p->task = task;
-    p->arg = arg;
-    p->n_tasks = n_tasks;
-    atomic_store(&p->next, 0);
+    /* no index can be claimed while task, arg and n_tasks change */
+    atomic_store(&p->next, (uint64_t)(run_of(p) + 1) << 32 | CLOSED);
+    atomic_store(&p->task, task);
+    atomic_store(&p->arg, arg);
+    atomic_store(&p->n_tasks, n_tasks);
     atomic_store(&p->n_finished, 0);
     publish(p);
     work(p, 0);
-    while (atomic_load(&p->n_finished) < p->n_threads - 1) {
+    while (atomic_load(&p->n_finished) < n_tasks) {
         pause_cpu();
         if (++spins % SPINS == 0) /* more threads than cores: let them run */
             sched_yield();

@@ -11,6 +11,7 @@
  * Widths that W does not divide go to the loop nest. Not taken: letting the compiler find the
  * vectors (it may not reorder a sum without -ffast-math, which we never use). */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/device.h"
@@ -400,6 +401,139 @@ static int simd_attention(struct device *d, void *o, const float *qkv, const int
     return OK;
 }
 
+/* ---- matmul: a task is one panel of columns for all tokens ----
+ *
+ * A panel is LANES rows of w, stored with k outermost, so that one k is one contiguous load. Each
+ * number of y is summed over k in order, in one lane: the same for one token as for many, which no
+ * blocked library kernel promises. Up to MR tokens share a load of w. */
+
+enum { LANES = 2 * W, MR = 6 };
+
+struct pack_args {
+    const struct matrix *m;
+    const struct matrix_part *parts;
+    int n_parts;
+    float *rows; /* [n_threads, LANES, K] */
+};
+
+static void pack_panel(void *arg, int panel, int thread)
+{
+    const struct pack_args *a = arg;
+    int K = a->m->K, first = panel * LANES, n = a->m->N - first < LANES ? a->m->N - first : LANES;
+    float *rows = a->rows + (size_t)thread * LANES * K;
+    float *to = (float *)a->m->data + (size_t)panel * LANES * K;
+
+    matrix_parts_decode(rows, a->parts, a->n_parts, K, first, n);
+    for (int k = 0; k < K; k++)
+        for (int i = 0; i < LANES; i++) {
+            float value = i < n ? rows[(size_t)i * K + k] : 0.0f;
+            to[(size_t)k * LANES + i] =
+                a->m->type == DTYPE_F32 ? value : bf16_to_float(bf16_from_float(value));
+        }
+}
+
+static int simd_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
+                            int n_parts, int K, struct error *err)
+{
+    struct pack_args args = {.parts = parts, .n_parts = n_parts};
+    void *rows = NULL;
+    struct matrix *m;
+    int n_panels, rc;
+
+    *out = NULL;
+    if ((m = calloc(1, sizeof(*m))) == NULL)
+        return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
+    m->K = K;
+    m->type = d->act;
+    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
+        goto out;
+    n_panels = (m->N + LANES - 1) / LANES;
+    m->bytes = (size_t)n_panels * LANES * K * sizeof(float);
+    if ((rc = cpu_alloc(d, &m->data, m->bytes, err)) != OK ||
+        (rc = cpu_alloc(d, &rows, (size_t)pool_n_threads(d->pool) * LANES * K * sizeof(float),
+                        err)) != OK)
+        goto out;
+    args.m = m;
+    args.rows = rows;
+    pool_run(d->pool, pack_panel, &args, n_panels);
+    *out = m;
+    m = NULL;
+out:
+    cpu_release(d, rows);
+    loops_matrix_free(d, m);
+    return rc;
+}
+
+struct matmul_args {
+    float *y;
+    const void *x;
+    const struct matrix *w;
+    int T;
+};
+
+/* n tokens from t on by one panel. */
+static void multiply(const struct matmul_args *a, const float *panel, int t, int n,
+                     float y[MR][LANES])
+{
+    vec sums[MR][2] = {0};
+    int K = a->w->K;
+    const float *f32[MR];
+    const bf16 *half[MR];
+
+    for (int i = 0; i < MR; i++) { /* rows past the end repeat the last one, unread */
+        size_t row = (size_t)(t + (i < n ? i : n - 1)) * K;
+        f32[i] = (const float *)a->x + row;
+        half[i] = (const bf16 *)a->x + row;
+    }
+    if (a->w->type == DTYPE_F32)
+        for (int k = 0; k < K; k++) {
+            vec w0 = load(panel + (size_t)k * LANES), w1 = load(panel + (size_t)k * LANES + W);
+            for (int i = 0; i < MR; i++) {
+                sums[i][0] += f32[i][k] * w0;
+                sums[i][1] += f32[i][k] * w1;
+            }
+        }
+    else
+        for (int k = 0; k < K; k++) {
+            vec w0 = load(panel + (size_t)k * LANES), w1 = load(panel + (size_t)k * LANES + W);
+            for (int i = 0; i < MR; i++) {
+                sums[i][0] += bf16_to_float(half[i][k]) * w0;
+                sums[i][1] += bf16_to_float(half[i][k]) * w1;
+            }
+        }
+    for (int i = 0; i < MR; i++) {
+        store(y[i], sums[i][0]);
+        store(y[i] + W, sums[i][1]);
+    }
+}
+
+static void matmul_panel(void *arg, int index, int thread)
+{
+    const struct matmul_args *a = arg;
+    int N = a->w->N, first = index * LANES, n_cols = N - first < LANES ? N - first : LANES;
+    const float *panel = (const float *)a->w->data + (size_t)index * LANES * a->w->K;
+    float y[MR][LANES];
+
+    (void)thread;
+    for (int t = 0; t < a->T; t += MR) {
+        int n = a->T - t < MR ? a->T - t : MR;
+        multiply(a, panel, t, n, y);
+        for (int i = 0; i < n; i++)
+            memcpy(a->y + (size_t)(t + i) * N + first, y[i], (size_t)n_cols * sizeof(float));
+    }
+}
+
+static int simd_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                       struct error *err)
+{
+    struct matmul_args args = {y, x, w, T};
+
+    (void)err;
+    if (T > 0)
+        pool_run(d->pool, matmul_panel, &args, (w->N + LANES - 1) / LANES);
+    return OK;
+}
+
 /* ---- geglu: a task is a row ---- */
 
 struct geglu_args {
@@ -441,4 +575,6 @@ void FILL(struct ops *ops)
     ops->qk_norm_rope = simd_qk_norm_rope;
     ops->attention = simd_attention;
     ops->geglu = simd_geglu;
+    ops->matrix_load = simd_matrix_load;
+    ops->matmul = simd_matmul;
 }

@@ -43,6 +43,15 @@ out:
     return rc;
 }
 
+static int cuda_bind(struct device *d, struct error *err)
+{
+    int rc = OK;
+
+    CUDA_TRY(cudaSetDevice(d->gpu));
+out:
+    return rc;
+}
+
 static int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
 {
     int rc = OK;
@@ -93,8 +102,10 @@ extern "C" const struct ops *ops_cuda(void)
 {
     static const struct ops cuda = {
         .name = "cuda",
+        .is_host = false,
         .open = cuda_open,
         .close = cuda_close,
+        .bind = cuda_bind,
         .alloc = cuda_alloc,
         .release = cuda_release,
         .upload = cuda_upload,

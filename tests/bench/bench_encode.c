@@ -61,6 +61,10 @@ int main(int argc, char **argv)
         options_parse_int(&n_tokens, argv[3], 1, ENGINE_MAX_TOKENS, "TOKENS", &err) != OK ||
         (argc > 5 && options_parse_int(&runs, argv[5], 1, MAX_RUNS, "RUNS", &err) != OK))
         goto out;
+    if (argc > 4 && strcmp(argv[4], "float32") != 0 && strcmp(argv[4], "bfloat16") != 0) {
+        error_set(&err, ERR_INPUT, "'%s' is neither float32 nor bfloat16", argv[4]);
+        goto out;
+    }
     options.model = argv[1];
     options.n_threads = (int)n_threads;
     options.compute = argc > 4 && strcmp(argv[4], "bfloat16") == 0 ? DTYPE_BF16 : DTYPE_F32;
@@ -69,7 +73,7 @@ int main(int argc, char **argv)
         goto out;
     load_ms = clock_ms_since(start);
     for (int i = 1; i < n_tokens; i++)
-        ids[i] = (7919 * i) % (engine_info(engine)->vocabulary - 1000) + 1000;
+        ids[i] = (7919 * i) % engine_info(engine)->vocabulary;
     prompt = (struct engine_prompt){ids, (int)n_tokens, &request};
     for (int i = -2; i < runs; i++) { /* two to warm up */
         start = clock_now_ns();

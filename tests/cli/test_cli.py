@@ -110,10 +110,46 @@ class Encode(Case):
         self.bad("PE_THREADS: 'x'", "encode", "snow", env={"PE_MODEL": str(TINY),
                                                              "PE_THREADS": "x"})
 
-    def test_backends_agree_on_the_token_count(self):
-        fast = self.good("encode", "--model", TINY, "a red fox")
-        slow = self.good("encode", "--model", TINY, "--backend", "loops", "a red fox")
-        self.assertEqual(fast.splitlines()[0], slow.splitlines()[0])
+    def test_backends_agree(self):
+        numbers = []
+        for backend in ("cpu", "loops"):
+            text = self.good("encode", "--model", TINY, "--backend", backend, "a red fox")
+            self.assertIn("6 tokens, hidden_states [8, 6, 128] BF16", text.splitlines()[1])
+            row = text.splitlines()[1].split("last row:")[1].replace("...", "").split()
+            numbers.append([float(x) for x in row])
+        for a, b in zip(*numbers):
+            self.assertAlmostEqual(a, b, delta=0.01 * abs(b) + 0.01)
+
+    def test_closed_streams_do_not_reach_the_result(self):
+        good = self.dir / "good"
+        self.good("encode", "-m", TINY, "-o", good, "snow")
+        for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
+            out = self.dir / "out"
+            out.unlink(missing_ok=True)
+            subprocess.run(["sh", "-c", f'"$0" encode -m "$1" -o "$2" snow {closed}', str(PROGRAM),
+                            str(TINY), str(out)], timeout=60)
+            self.assertEqual(out.read_bytes(), good.read_bytes(), closed)
+
+    def test_a_reader_that_leaves_early_costs_no_result(self):
+        prompts, out = self.dir / "prompts.json", self.dir / "out"
+        prompts.write_text(json.dumps(["snow"] * 2000))
+        subprocess.run(["sh", "-c", '"$0" encode -m "$1" --layers 0 --prompts "$2" -o "$3" | head -1',
+                        str(PROGRAM), str(TINY), str(prompts), str(out)], timeout=60,
+                       stdout=subprocess.DEVNULL)
+        self.assertEqual(len(read_safetensors(out)[0]), 4000)
+
+    def test_prompts_from_standard_input(self):
+        text = self.good("encode", "-m", TINY, "--prompts", "-", input=b'["snow", "a"]')
+        self.assertIn("2 prompts, ", text)
+        self.bad("-: line 1", "encode", "-m", TINY, "--prompts", "-", input=b"snow")
+
+    def test_output_to_a_pipe(self):
+        good = self.dir / "good"
+        self.good("encode", "-m", TINY, "-o", good, "snow")
+        result = subprocess.run(["sh", "-c", 'mkfifo "$3"; cat "$3" & "$0" encode -m "$1" -o "$3" '
+                                 'snow >/dev/null 2>&1; wait', str(PROGRAM), str(TINY), "", 
+                                 str(self.dir / "fifo")], capture_output=True, timeout=60)
+        self.assertEqual(result.stdout, good.read_bytes())
 
     def test_progress_is_a_plain_line_without_a_terminal(self):
         result = run("encode", "--model", TINY, "snow")

@@ -172,11 +172,15 @@ static void alone_batched_and_in_any_order(void)
     encode_and_check(&m, shuffled, n_run, 1e-4, reordered);
     for (int j = 0; j < n_run; j++) {
         int i = in_order[j];
-        size_t n = alone[i].bytes / sizeof(float);
-        double a = relative_error(batched[i].hidden_states, alone[i].hidden_states, n);
-        double b = relative_error(reordered[i].hidden_states, alone[i].hidden_states, n);
-        if (!(a <= 1e-6 && b <= 1e-6))
-            CHECK_FAIL("prompt %d: batched %.1e, reordered %.1e off the prompt alone", i, a, b);
+        size_t n = (size_t)alone[i].n_tokens * alone[i].width;
+        for (int s = 0; s < alone[i].n_states; s++) { /* a large state must not hide a small one */
+            const float *one = (const float *)alone[i].hidden_states + s * n;
+            double a = relative_error((const float *)batched[i].hidden_states + s * n, one, n);
+            double b = relative_error((const float *)reordered[i].hidden_states + s * n, one, n);
+            if (!(a <= 1e-6 && b <= 1e-6))
+                CHECK_FAIL("prompt %d, state %d: batched %.1e, reordered %.1e off the prompt alone",
+                           i, s, a, b);
+        }
         engine_result_free(&alone[i]);
         engine_result_free(&batched[i]);
         engine_result_free(&reordered[i]);
@@ -339,15 +343,15 @@ static void wrong_requests_are_named(void)
     tiny_path(path, sizeof(path));
     m = model_open(path, ENGINE_CPU, DTYPE_F32, 1, 0);
     CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 1, &beyond}, 1, &some, &err),
-              ERR_INPUT, "layer 8 is out of range: this model has 0 to 7");
+              ERR_INPUT, "prompt 0: layer 8 is out of range: this model has 0 to 7");
     CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 1, &twice}, 1, &some, &err),
               ERR_INPUT, "layer 3 is wanted twice");
     CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 1, &quantised}, 1, &some, &err),
               ERR_INPUT, "results can be F32, F16 or BF16, not Q4_K");
     CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 2, &all_float}, 1, &some, &err),
-              ERR_INPUT, "token 1 is 1408");
+              ERR_INPUT, "prompt 0: token 1 is 1408");
     CHECK_ERR(engine_encode(m.engine, &(struct engine_prompt){ids, 0, &all_float}, 1, &some, &err),
-              ERR_INPUT, "prompt 0 has 0 tokens");
+              ERR_INPUT, "prompt 0: 0 tokens, expected 1 to 1024");
     model_close(&m);
 }
 

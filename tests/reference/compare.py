@@ -65,6 +65,9 @@ def load_reference(path):
         if "norm" in name:
             values = values - 1  # GGUF stores the whole factor, transformers adds the 1
         state[name] = values
+    scaling = {}
+    if field("rope.scaling.type") == "linear":
+        scaling = {"rope_scaling": {"rope_type": "linear", "factor": field("rope.scaling.factor")}}
     config = Gemma3TextConfig(
         vocab_size=state["embed_tokens.weight"].shape[0],
         hidden_size=field("embedding_length"),
@@ -79,6 +82,7 @@ def load_reference(path):
         max_position_embeddings=field("context_length"),
         rope_theta=field("rope.freq_base"),
         rope_local_base_freq=10000.0,
+        **scaling,
     )
     model = Gemma3TextModel(config)
     model.load_state_dict(state, strict=True)
@@ -135,7 +139,7 @@ def time_both(args, model):
     print("\n| tokens | prompt-encoder ms | transformers ms | times faster |")
     print("| ---: | ---: | ---: | ---: |")
     for n in (8, 61, 300):
-        ids = [2] + [(7919 * i) % 200000 + 1000 for i in range(1, n)]
+        ids = [2] + [(7919 * i) % model.config.vocab_size for i in range(1, n)]
         hidden_states(model, ids)
         mine, theirs = [], []
         for _ in range(args.rounds):

@@ -50,6 +50,27 @@ static void buffers_grow_to_their_ceiling(void)
     buf_free(&b);
 }
 
+static void text_for_a_terminal(void)
+{
+    struct buf b = {.max = 1000};
+
+    CHECK_OK(buf_append_printable(&b, "a\x1b[31m\nb\x7f", 9, 100, &err));
+    CHECK_TEXT(b.data, "a [31m b ");
+    buf_free(&b);
+    CHECK_OK(buf_append_printable(&b,
+                                  "x\xc2\x9b"
+                                  "1m\xc3\xa9",
+                                  7, 100, &err));
+    CHECK_TEXT(b.data, "x 1m\xc3\xa9");
+    buf_free(&b);
+    CHECK_OK(buf_append_printable(&b,
+                                  "ab\xc3\xa9"
+                                  "cd",
+                                  6, 3, &err)); /* not inside a character */
+    CHECK_TEXT(b.data, "ab...");
+    buf_free(&b);
+}
+
 static void sizes_do_not_overflow(void)
 {
     size_t out = 7;
@@ -107,6 +128,80 @@ static void files_are_written_whole_or_not_at_all(void)
     CHECK(system(command) == 0); /* nothing else is left */
 }
 
+/* A result may go to a device or a pipe: the thing itself stays what it is. */
+static void what_is_no_file_is_written_through(void)
+{
+    struct file_writer *w;
+    struct stat st;
+    struct buf got = {.max = 100};
+    char dir[4096], fifo[4200], link[4200], target[4200];
+    int fd;
+
+    scratch(dir, sizeof(dir));
+    CHECK_OK(file_join(fifo, sizeof(fifo), dir, "fifo", &err));
+    CHECK(mkfifo(fifo, 0600) == 0);
+    fd = open(fifo, O_RDWR); /* a reader, so that the writer's open returns */
+    CHECK(fd >= 0);
+    CHECK_OK(file_writer_open(&w, fifo, &err));
+    CHECK_OK(file_writer_append(w, "hello", 5, &err));
+    CHECK_OK(file_writer_commit(w, &err));
+    file_writer_close(w);
+    CHECK(stat(fifo, &st) == 0 && S_ISFIFO(st.st_mode));
+    close(fd);
+    CHECK_OK(file_writer_open(&w, "/dev/null", &err));
+    CHECK_OK(file_writer_append(w, "hello", 5, &err));
+    CHECK_OK(file_writer_commit(w, &err));
+    file_writer_close(w);
+    CHECK(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode));
+
+    CHECK_OK(file_join(link, sizeof(link), dir, "link", &err));
+    CHECK_OK(file_join(target, sizeof(target), dir, "target", &err));
+    fd = open(target, O_CREAT | O_WRONLY, 0600);
+    CHECK(fd >= 0);
+    close(fd);
+    CHECK(symlink("target", link) == 0);
+    CHECK_OK(file_writer_open(&w, link, &err));
+    CHECK_OK(file_writer_append(w, "new", 3, &err));
+    CHECK_OK(file_writer_commit(w, &err));
+    file_writer_close(w);
+    CHECK(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
+    CHECK_OK(file_read(&got, target, &err));
+    CHECK_TEXT(got.data, "new");
+    buf_free(&got);
+}
+
+/* What a process of this number left behind (in a container it is always the same). */
+static void old_temporary_files_do_not_matter(void)
+{
+    struct file_writer *w;
+    char dir[4096], path[4200], stale[4300];
+    int fd;
+
+    scratch(dir, sizeof(dir));
+    CHECK_OK(file_join(path, sizeof(path), dir, "out", &err));
+    snprintf(stale, sizeof(stale), "%s.%ld.0.tmp", path, (long)getpid());
+    fd = open(stale, O_CREAT | O_WRONLY, 0600);
+    CHECK(fd >= 0);
+    close(fd);
+    CHECK_OK(file_writer_open(&w, path, &err));
+    CHECK_OK(file_writer_append(w, "x", 1, &err));
+    CHECK_OK(file_writer_commit(w, &err));
+    file_writer_close(w);
+    CHECK(file_exists(path));
+}
+
+static void files_are_read_up_to_a_limit(void)
+{
+    struct buf small = {.max = 3}, big = {.max = 1 << 20};
+
+    CHECK_OK(file_read(&big, "/proc/self/status", &err)); /* has no size to map */
+    CHECK(big.len > 100);
+    buf_free(&big);
+    CHECK_ERR(file_read(&small, "/proc/self/status", &err), ERR_SIZE, "more than 3 bytes");
+    CHECK_ERR(file_read(&small, "/none", &err), ERR_IO, "/none: No such file");
+    CHECK_ERR(file_read(&small, "/", &err), ERR_IO, "Is a directory");
+}
+
 static void what_cannot_be_opened_is_named(void)
 {
     struct file_writer *w;
@@ -137,9 +232,13 @@ int main(void)
     RUN(the_first_error_stays);
     RUN(a_long_error_is_cut);
     RUN(buffers_grow_to_their_ceiling);
+    RUN(text_for_a_terminal);
     RUN(sizes_do_not_overflow);
     RUN(time_goes_on);
     RUN(files_are_written_whole_or_not_at_all);
+    RUN(what_is_no_file_is_written_through);
+    RUN(old_temporary_files_do_not_matter);
+    RUN(files_are_read_up_to_a_limit);
     RUN(what_cannot_be_opened_is_named);
     return check_result();
 }

@@ -95,6 +95,10 @@ static void what_is_wrong_is_named(void)
     CHECK_ERR(parse("--count", "0", NULL, NULL), ERR_INPUT, "from 1 to 10");
     CHECK_ERR(parse("--count", "5x", NULL, NULL), ERR_INPUT, "'5x'");
     CHECK_ERR(parse("--count", " 5", NULL, NULL), ERR_INPUT, "' 5'");
+    CHECK_ERR(parse("--count", "\t5", NULL, NULL), ERR_INPUT, "whole number");
+    CHECK_ERR(parse("--count", "+5", NULL, NULL), ERR_INPUT, "'+5'");
+    CHECK_ERR(parse("--count", "-", NULL, NULL), ERR_INPUT, "'-'");
+    CHECK_ERR(parse("--count", "", NULL, NULL), ERR_INPUT, "''");
     CHECK_ERR(parse("--count", "99999999999999999999", NULL, NULL), ERR_INPUT, "whole number");
     CHECK_ERR(parse("--loud=1", NULL, NULL, NULL), ERR_INPUT, "--loud takes no value");
     CHECK_ERR(parse("--name", "", NULL, NULL), ERR_INPUT, "--name: the value is empty");
