@@ -14,7 +14,7 @@ case "${1:-}" in
 *) fail "unknown argument $1; it takes none" ;;
 esac
 
-install_packages "${BUILD_PACKAGES[@]}"
+install_packages "${BUILD_PACKAGES[@]}" "${MODEL_PACKAGES[@]}"
 echo "building"
 build release --target prompt-encoder
 fetch_model

@@ -31,12 +31,28 @@ install_packages()
         fail "need root to install ${missing[*]}: run as root, or install sudo"
     echo "installing ${missing[*]}"
     as_root apt-get update -q >setup.log 2>&1 || true # an old list may still do
+    no_services on
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
         "${missing[@]}" >>setup.log 2>&1 || {
+        no_services off
         tail -n 5 setup.log >&2
         fail "could not install ${missing[*]}: is this machine offline? (setup.log has the rest)"
     }
+    no_services off
     rm -f setup.log
+}
+
+# A package like redis-server starts a service of the system's when it is installed; we want the
+# program alone. Debian's policy-rc.d forbids it meanwhile. Leaves a policy that was there alone.
+no_services()
+{
+    local policy=/usr/sbin/policy-rc.d mark="# made by prompt-encoder"
+    if [ "$1" = on ] && [ ! -e $policy ]; then
+        printf '#!/bin/sh\n%s\nexit 101\n' "$mark" | as_root tee $policy >/dev/null
+        as_root chmod 755 $policy
+    elif [ "$1" = off ] && grep -qs "$mark" $policy; then
+        as_root rm -f $policy
+    fi
 }
 
 BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libjansson-dev
