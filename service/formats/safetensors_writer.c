@@ -1,28 +1,8 @@
 #include "service/formats/safetensors_writer.h"
 
 #include <stdint.h>
-#include <string.h>
 
-/* `text` as a JSON string. */
-static int append_string(struct buf *out, const char *text, struct error *err)
-{
-    int rc;
-
-    if ((rc = buf_append(out, "\"", 1, err)) != OK)
-        return rc;
-    for (const char *c = text; *c != '\0'; c++) {
-        unsigned char byte = (unsigned char)*c;
-        if (byte == '"' || byte == '\\')
-            rc = buf_printf(out, err, "\\%c", byte);
-        else if (byte < 0x20)
-            rc = buf_printf(out, err, "\\u%04x", byte);
-        else
-            rc = buf_append(out, c, 1, err);
-        if (rc != OK)
-            return rc;
-    }
-    return buf_append(out, "\"", 1, err);
-}
+#include "service/formats/json_text.h"
 
 static int append_metadata(struct buf *out, const struct safetensors_metadata *metadata, size_t n,
                            struct error *err)
@@ -35,9 +15,9 @@ static int append_metadata(struct buf *out, const struct safetensors_metadata *m
         return rc;
     for (size_t i = 0; i < n; i++)
         if ((i > 0 && (rc = buf_append(out, ",", 1, err)) != OK) ||
-            (rc = append_string(out, metadata[i].key, err)) != OK ||
+            (rc = json_text_append(out, metadata[i].key, err)) != OK ||
             (rc = buf_append(out, ":", 1, err)) != OK ||
-            (rc = append_string(out, metadata[i].value, err)) != OK)
+            (rc = json_text_append(out, metadata[i].value, err)) != OK)
             return rc;
     return buf_append(out, "}", 1, err);
 }
@@ -47,7 +27,7 @@ static int append_tensor(struct buf *out, const struct safetensors_entry *t, siz
 {
     int rc;
 
-    if ((rc = append_string(out, t->name, err)) != OK ||
+    if ((rc = json_text_append(out, t->name, err)) != OK ||
         (rc = buf_printf(out, err, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype)) != OK)
         return rc;
     for (int i = 0; i < t->n_dims; i++)

@@ -1,0 +1,69 @@
+#include "service/formats/json_text.h"
+#include "service/formats/layout.h"
+
+static int append_tensor(struct layout *l, const struct answer_tensor *t, size_t prompt,
+                         size_t offset, struct error *err)
+{
+    struct buf *text = &l->text;
+    int rc;
+
+    if ((rc = json_text_append(text, t->name, err)) != OK ||
+        (rc = buf_printf(text, err, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype)) != OK)
+        return rc;
+    for (int d = 0; d < t->n_dims; d++)
+        if ((rc = buf_printf(text, err, "%s%zu", d > 0 ? "," : "", t->shape[d])) != OK)
+            return rc;
+    if ((rc = buf_printf(text, err, "],\"data\":\"")) != OK ||
+        (rc = layout_add_text(l, err)) != OK ||
+        (rc = layout_add_tensors(l, SEGMENT_BASE64, prompt, offset, t->bytes, err)) != OK)
+        return rc;
+    return buf_printf(text, err, "\"}");
+}
+
+static int append_prompt(struct layout *l, const struct answer_prompt *p, size_t index,
+                         struct error *err)
+{
+    size_t offset = 0;
+    int rc;
+
+    if ((rc = buf_printf(&l->text, err, "%s{\"tokens\":%d,\"truncated\":%s,\"tensors\":{",
+                         index > 0 ? "," : "", p->n_tokens, p->truncated ? "true" : "false")) != OK)
+        return rc;
+    for (int k = 0; k < p->n_tensors; k++) {
+        if ((k > 0 && (rc = buf_append(&l->text, ",", 1, err)) != OK) ||
+            (rc = append_tensor(l, &p->tensors[k], index, offset, err)) != OK)
+            return rc;
+        offset += p->tensors[k].bytes;
+    }
+    return buf_printf(&l->text, err, "}}");
+}
+
+int layout_json(struct layout *out, const struct answer *a, struct error *err)
+{
+    size_t bytes = 0;
+    int rc;
+
+    *out = (struct layout){.text.max = 16 << 20};
+    for (size_t i = 0; i < a->n_prompts; i++)
+        bytes += answer_prompt_bytes(&a->prompts[i]);
+    if (bytes > ANSWER_JSON_MAX)
+        return error_set(err, ERR_SIZE,
+                         "%zu bytes of tensors are too many for JSON, which goes up to %d; ask for "
+                         "application/safetensors",
+                         bytes, ANSWER_JSON_MAX);
+    if ((rc = buf_printf(&out->text, err, "{\"output\":\"%s\",\"layers\":[%s],", a->output,
+                         a->layers)) != OK ||
+        (a->negative_index >= 0 &&
+         (rc = buf_printf(&out->text, err, "\"negative_index\":%d,", a->negative_index)) != OK) ||
+        (rc = buf_printf(&out->text, err, "\"prompts\":[")) != OK)
+        goto out;
+    for (size_t i = 0; i < a->n_prompts; i++)
+        if ((rc = append_prompt(out, &a->prompts[i], i, err)) != OK)
+            goto out;
+    if ((rc = buf_printf(&out->text, err, "]}\n")) == OK)
+        rc = layout_add_text(out, err);
+out:
+    if (rc != OK)
+        layout_free(out);
+    return rc;
+}
