@@ -29,7 +29,7 @@ static uint32_t multiply(uint32_t a, uint32_t b)
 /* x^(8 * size) modulo the polynomial, by squaring. */
 static uint32_t power_of_bytes(size_t size)
 {
-    uint32_t result = 0x80000000u;      /* x^0 */
+    uint32_t result = 0x80000000u;     /* x^0 */
     uint32_t power = 0x80000000u >> 8; /* x^8 */
 
     for (; size > 0; size >>= 1) {
@@ -86,7 +86,7 @@ static uint64_t word(const uint8_t *p)
 }
 
 __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const uint8_t *p,
-                                                                  size_t size)
+                                                                 size_t size)
 {
     uint64_t a = crc, b = 0, c = 0;
 

@@ -7,3 +7,4 @@
 int command_encode(int argc, char **argv, struct error *err);
 int command_tokenize(int argc, char **argv, struct error *err);
 int command_inspect(int argc, char **argv, struct error *err);
+int command_up(int argc, char **argv, struct error *err);

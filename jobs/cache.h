@@ -22,6 +22,7 @@ enum {
     CACHE_MAX_TENSORS = 8,
     CACHE_MAX_DIMS = 4,
     CACHE_MAX_URLS = 16,
+    CACHE_MAX_PIECES = 1024,    /* of a result: 1 GiB */
     CACHE_TTL_S = 7 * 24 * 3600 /* with a jitter of a tenth either way */
 };
 
@@ -43,9 +44,10 @@ struct cache_header {
     struct cache_tensor tensors[CACHE_MAX_TENSORS];
     size_t bytes;    /* of all tensors */
     uint32_t crc32c; /* of all bytes: part of the ETag */
+    uint32_t piece_crc32c[CACHE_MAX_PIECES];
 };
 
-/* `urls`: one address or several, separated by commas. */
+/* `urls`: one address or several, separated by commas. Nothing is connected yet. */
 int cache_open(struct cache **out, const char *urls, int timeout_ms, struct error *err);
 void cache_close(struct cache *c); /* NULL is fine */
 /* Whether each server may be a cache: a memory limit, and a policy that evicts. One sentence else.
@@ -58,9 +60,10 @@ int cache_exists(struct cache *c, const char *id, bool *exists, struct error *er
 int cache_exist_all(struct cache *c, const char *const *ids, size_t n, bool *exist,
                     struct error *err);
 
-/* Writes a result whose tensors are given as n_parts runs of bytes, h->bytes in all (h->crc32c is
- * filled in). The first writer wins: *stored is false when there was one already, which then
- * stays. `replace`: takes its place instead. ERR_MEM: C is full. */
+/* Writes a result whose tensors are given as n_parts runs of bytes, h->bytes in all (its checksums
+ * are filled in). The first writer wins: *stored is false when there was one already, which then
+ * stays. `replace`: takes its place instead. ERR_MEM: C is full, or too small to hold it while it
+ * is written. ERR_INPUT: the tensors do not make up h->bytes. */
 int cache_put(struct cache *c, const char *id, struct cache_header *h, const void *const *parts,
               const size_t *part_bytes, size_t n_parts, int64_t ttl_ms, bool replace, bool *stored,
               struct error *err);
@@ -69,7 +72,8 @@ int cache_put(struct cache *c, const char *id, struct cache_header *h, const voi
  */
 int cache_get_header(struct cache *c, const char *id, struct cache_header *out, bool *found,
                      bool *damaged, struct error *err);
-/* Piece `index` of it, checked; `out` is replaced. */
+/* Piece `index` of it, checked; `out` (its max at least CACHE_PIECE) is replaced. *found false
+ * without *damaged: the result is gone, or was replaced since its header was read. */
 int cache_get_piece(struct cache *c, const char *id, const struct cache_header *h, size_t index,
                     struct buf *out, bool *found, bool *damaged, struct error *err);
 size_t cache_n_pieces(const struct cache_header *h);

@@ -9,7 +9,7 @@
 
 enum {
     JOB_ID_SIZE = 56,    /* base32 of 32 bytes (52 characters a-z2-7) and a NUL */
-    JOB_TOKEN_SIZE = 96, /* owner, ':', attempt */
+    JOB_TOKEN_SIZE = 96, /* owner, ':', the claim's number */
     JOB_GROUP_MAX = 32,  /* prompts of one request */
     JOB_ERROR_SIZE = 64  /* a code, never a prompt's text */
 };
@@ -28,6 +28,17 @@ enum job_state {
 static inline bool job_is_open(enum job_state s)
 {
     return s == JOB_WAITING || s == JOB_DELAYED || s == JOB_LEASED;
+}
+
+/* Ids go into keys as they are. Ours are base32; any short plain word is one. */
+static inline bool job_id_is_plain(const char *id)
+{
+    size_t n = 0;
+
+    while (n < JOB_ID_SIZE && ((id[n] >= 'a' && id[n] <= 'z') || (id[n] >= 'A' && id[n] <= 'Z') ||
+                               (id[n] >= '0' && id[n] <= '9') || id[n] == '_' || id[n] == '-'))
+        n++;
+    return n > 0 && n < JOB_ID_SIZE && id[n] == '\0';
 }
 
 /* What is submitted; all of it is borrowed for the call. */

@@ -23,6 +23,8 @@ enum {
     QUEUE_LEASE_MS = 30000,
     QUEUE_RENEW_MS = 10000,
     QUEUE_MAX_DELIVERIES = 6,
+    QUEUE_CLAIM_MAX = 64, /* jobs a claim: Redis waits while it runs */
+    QUEUE_OWNER_MAX = 64, /* bytes of an engine's name, of a-z A-Z 0-9 . _ - */
     QUEUE_BASE_SIZE = 192
 };
 
@@ -57,17 +59,19 @@ enum submit_outcome {
 
 /* What became of one job of the group. */
 struct submitted {
-    enum job_state
-        state;   /* JOB_WAITING: queued or joined; JOB_DELAYED, JOB_LEASED: joined; JOB_DONE,
-                    JOB_DEAD, ..: it was already over, and `force` was not given */
-    bool joined; /* was open before: computed once for all who ask */
+    enum job_state state;       /* JOB_WAITING: queued or joined; JOB_DELAYED, JOB_LEASED: joined;
+                                   JOB_DONE,       JOB_DEAD: it was already over, and `force` was not given */
+    bool joined;                /* was open before: computed once for all who ask */
     char error[JOB_ERROR_SIZE]; /* of a dead one */
 };
 
 /* Submits n jobs of one request as a group, all or none. `force` queues jobs anew that are over:
- * a done one whose result is gone from the cache, a dead one on a client's wish.
+ * a done one whose result is gone from the cache, a dead one on a client's wish; an expired or
+ * cancelled one is queued anew in any case. The same id twice is one job with one interest in it.
  * weight: the tenant's share, 1 is usual. deadline_ms: Unix time or 0; of a joined job the latest
- * holds. *tokens_ahead (or NULL): tokens that wait before the group, for Retry-After. */
+ * holds. *tokens_ahead (or NULL): about how many tokens wait before the group, for Retry-After.
+ * ERR_INPUT: n is not 1..JOB_GROUP_MAX, an id that is not plain, a tenant's name that is not 1..63
+ * bytes, fewer than 1 token. */
 int queue_submit(struct queue *q, const char *tenant, double weight, int64_t deadline_ms,
                  const struct job *jobs, size_t n, bool force, const struct queue_limits *limits,
                  enum submit_outcome *outcome, struct submitted *results, int64_t *tokens_ahead,
@@ -87,7 +91,7 @@ int queue_status(struct queue *q, const char *id, struct job_status *out, struct
  * engine was told; it learns of it at its next renewal). */
 int queue_cancel(struct queue *q, const char *id, enum job_state *state, struct error *err);
 
-/* Events: hints that a job changed. A reader keeps its own place; it starts at what is newest. */
+/* Events: hints that a job is over. A reader keeps its own place; it starts at what is newest. */
 struct queue_event {
     char id[JOB_ID_SIZE];
     enum job_state state;
@@ -103,9 +107,10 @@ int queue_events_read(struct queue *q, char place[QUEUE_EVENT_ID_SIZE], int bloc
 
 /* ---- the engine's side ---- */
 
-/* Takes what is there up to budget_tokens and max_jobs: the fair order, a group never cut apart
- * while it fits an empty budget, a job over the whole budget alone, a solo job alone. Sweeps first.
- * *n may be 0. `owner` names this engine; a claim's token is owner and attempt. */
+/* Takes what is there up to budget_tokens and max_jobs (at most QUEUE_CLAIM_MAX): the fair order, a
+ * group never cut apart while it fits an empty budget, a job over the whole budget alone, a solo
+ * job alone. Sweeps first. *n may be 0. `owner` names this engine; a claim's token is owner and the
+ * claim's number, which never comes back. */
 int queue_claim(struct queue *q, const char *owner, int64_t budget_tokens, int max_jobs,
                 int lease_ms, struct claimed_job *out, size_t cap, size_t *n, struct error *err);
 void claimed_jobs_free(struct claimed_job *jobs, size_t n);
@@ -120,22 +125,29 @@ enum lease_answer {
 };
 int queue_renew(struct queue *q, const struct claimed_job *jobs, size_t n, int lease_ms,
                 enum lease_answer *answers, struct error *err);
-/* Each of these ends one claim; *answer is LEASE_STALE when it was not ours to end. */
+/* Each of these ends one claim; *answer is LEASE_STALE when it was not ours to end. A repeated
+ * complete is LEASE_OK again. */
 int queue_complete(struct queue *q, const struct claimed_job *job, enum lease_answer *answer,
                    struct error *err);
-/* permanent: dead at once; else again after a growing delay, dead after QUEUE_MAX_DELIVERIES. */
+/* permanent: dead at once; else again after a growing delay, dead after QUEUE_MAX_DELIVERIES.
+ * `error` is a code of less than JOB_ERROR_SIZE bytes. */
 int queue_fail(struct queue *q, const struct claimed_job *job, bool permanent, const char *error,
                enum lease_answer *answer, struct error *err);
 /* Back into the queue at once, the attempt not counted: for draining. */
 int queue_release(struct queue *q, const struct claimed_job *job, enum lease_answer *answer,
                   struct error *err);
+/* What LEASE_CANCELLED asks for. When someone joined the job meanwhile it is released instead. */
 int queue_cancelled(struct queue *q, const struct claimed_job *job, enum lease_answer *answer,
                     struct error *err);
 
 /* An engine started with a fixed --name: takes the name's lock (ERR_BUSY: another live engine has
- * it) and puts the jobs its former self held back into the queue, counted as lost. */
+ * it) and puts the jobs its former self held back into the queue, counted as lost. Called again
+ * through the same struct queue it only keeps the lock, for lock_ms more: that has to be done all
+ * the while, and a short lock_ms lets a successor begin soon. */
 int queue_take_name(struct queue *q, const char *owner, int lock_ms, int64_t *n_released,
                     struct error *err);
+/* Lets the name go, at the end: the next engine of that name need not wait. */
+int queue_drop_name(struct queue *q, const char *owner, struct error *err);
 
 /* ---- both ---- */
 
@@ -145,7 +157,7 @@ int queue_sweep(struct queue *q, int64_t *n_moved, struct error *err);
 struct queue_depth {
     int64_t waiting, delayed, leased, dead;
     int64_t waiting_tokens;
-    int64_t oldest_wait_ms; /* 0: nothing waits */
+    int64_t oldest_wait_ms; /* of the job that is next; 0: nothing waits */
     int64_t engines;        /* seen in the last lease */
 };
 int queue_depth(struct queue *q, struct queue_depth *out, struct error *err);

@@ -109,8 +109,11 @@ PY
 
 build()
 {
-    local preset=$1
+    local preset=$1 cache=build/$1/CMakeCache.txt
     shift
+    # a checkout that was moved or copied: CMake refuses the old place's cache
+    [ ! -f "$cache" ] || grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache" ||
+        rm -rf "build/$preset"
     cmake --preset "$preset" >"build-$preset.log" 2>&1 &&
         cmake --build --preset "$preset" "$@" >>"build-$preset.log" 2>&1 || {
         { grep -E 'error|warning|FAILED|Error' "build-$preset.log" || tail "build-$preset.log"; } |
