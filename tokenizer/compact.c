@@ -11,18 +11,19 @@
  *     added tokens           u24 [n_added], ids, ascending by their bytes
  *     pairs of each left id  u24 [n_ids]
  *     right, rank, product   u24 [n_pairs][3], each row ascending by right id
- *     CRC-32 of all before   u32
+ *     CRC-32C of all before  u32
  * Ids and ranks fit three bytes, which keeps Gemma's below 9 MB; a general compressor would halve
  * that and take longer to undo than the rest of loading.
  *
  * The CRC finds damage; it does not make the bytes trustworthy. Everything that encoding relies on
  * (indices in range, orders that are searched, ranks that are all different) is checked again. */
+#include "tokenizer/compact.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/compact.h"
-#include "tokenizer/crc32.h"
+#include "base/crc32c.h"
 #include "tokenizer/lexicon.h"
 #include "tokenizer/utf8.h"
 
@@ -239,7 +240,7 @@ int tokenizer_from_compact(struct tokenizer **out, const void *data, size_t size
     if ((rc = read_header(&h, data, size, name, err)) != OK)
         goto out;
     crc = at + size - CRC_SIZE;
-    if (crc32_of(data, size - CRC_SIZE) != get(&crc, 4)) {
+    if (crc32c(0, data, size - CRC_SIZE) != get(&crc, 4)) {
         rc = damaged(name, "its checksum is wrong", err);
         goto out;
     }
@@ -322,6 +323,6 @@ int tokenizer_save(const struct tokenizer *t, struct buf *out, struct error *err
         put(&at, 3, t->pairs[i].rank);
         put(&at, 3, t->pairs[i].product);
     }
-    put(&at, 4, crc32_of(start, size - CRC_SIZE));
+    put(&at, 4, crc32c(0, start, size - CRC_SIZE));
     return OK;
 }

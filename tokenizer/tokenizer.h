@@ -47,7 +47,7 @@ int tokenizer_from_json(struct tokenizer **out, const void *json, size_t size, c
 int tokenizer_from_vocab(struct tokenizer **out, const struct tokenizer_vocab *vocab,
                          const char *name, struct error *err);
 /* The compact form that tokenizer_save() writes: loads in milliseconds, keeps no pointer to
- * `data`. Damage is detected (CRC32), and every index is checked. */
+ * `data`. Damage is detected (CRC-32C), and every index is checked. */
 int tokenizer_from_compact(struct tokenizer **out, const void *data, size_t size, const char *name,
                            struct error *err);
 /* A tokenizer.json or a compact file, told apart by its first bytes. ERR_IO: cannot read it. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/crc32.h"
+#include "base/crc32c.h"
 #include "tokenizer/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size > 0)
         memcpy(sealed, data, size);
     if (size >= 4) {
-        uint32_t crc = crc32_of(sealed, size - 4);
+        uint32_t crc = crc32c(0, sealed, size - 4);
 
         for (int i = 0; i < 4; i++)
             sealed[size - 4 + (size_t)i] = (uint8_t)(crc >> 8 * i);
