@@ -1,22 +1,27 @@
 #!/usr/bin/env bash
-# quickstart.sh - on a bare Debian 12: installs what is missing, builds, fetches a real Gemma 3 and
-# encodes three prompts on the CPU. Run it again as often as you like.
+# quickstart.sh - on a bare Debian 12: installs what is missing, builds, fetches a real Gemma 3, encodes
+# three prompts on the CPU, then serves over HTTP and asks it three times. Run it again as often as
+# you like.
+#   ./quickstart.sh          serves until Ctrl-C
+#   ./quickstart.sh --once   stops after the three requests
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 . scripts/setup.sh
 
+once=no
 case "${1:-}" in
 "") ;;
+--once) once=yes ;;
 -h | --help)
-    echo "usage: ./quickstart.sh    (sets everything up and encodes three prompts)"
+    sed -n '2,6s/^# //p' "$0"
     exit 0
     ;;
-*) fail "unknown argument $1; it takes none" ;;
+*) fail "unknown argument $1; see --help" ;;
 esac
 
-install_packages "${BUILD_PACKAGES[@]}" "${MODEL_PACKAGES[@]}"
+install_packages "${BUILD_PACKAGES[@]}" "${MODEL_PACKAGES[@]}" redis-server curl
 echo "building"
-build release --target prompt-encoder
+build release --target prompt-encoder prompt-encoder-engine prompt-encoder-service
 fetch_model
 
 set -- \
@@ -26,9 +31,35 @@ set -- \
 echo
 echo "\$ build/release/bin/prompt-encoder encode --model $MODEL -o hidden_states.safetensors PROMPT..."
 build/release/bin/prompt-encoder encode --model "$MODEL" -o hidden_states.safetensors "$@"
-cat <<'TEXT'
 
-hidden_states.safetensors holds p0.hidden_states [states, tokens, width] and so on; next:
-  build/release/bin/prompt-encoder encode --help
-  build/release/bin/prompt-encoder inspect models/gemma-3-270m-q4_k_m.gguf
-TEXT
+# The same over HTTP. Port 8080 where it is free.
+listen=127.0.0.1:8080
+! (exec 3<>/dev/tcp/127.0.0.1/8080) 2>/dev/null || listen=127.0.0.1:0
+mkdir -p build
+echo
+echo "\$ build/release/bin/prompt-encoder up --model $MODEL --listen $listen"
+rm -f build/quickstart.ready
+mkfifo -m 600 build/quickstart.ready
+build/release/bin/prompt-encoder up --model "$MODEL" --listen "$listen" --state build/quickstart-state \
+    >build/quickstart.ready &
+up=$!
+trap 'kill -INT $up 2>/dev/null; wait $up || true; rm -f build/quickstart.ready' EXIT
+read -r _ url <build/quickstart.ready || fail "the service did not start"
+echo "ready $url"
+
+ask()
+{
+    printf "\n\$ curl -s %s/v1/encode -H 'Content-Type: application/json' -d '%s' -o %s\n" "$url" "$1" "$2"
+    curl -sS -f -o "$2" -D build/quickstart.headers -H 'Content-Type: application/json' \
+        -w '  %{http_code}, %{size_download} bytes, %{time_total} s' -d "$1" "$url/v1/encode"
+    sed -n 's/\r$//; s/^X-Cache: /, X-Cache: /p' build/quickstart.headers
+}
+pair='{"prompt": "A red fox runs through fresh snow at dawn.", "negative_prompt": "blurry, low quality"}'
+ask '{"prompt": "A lighthouse in a storm, waves breaking over the rocks", "layers": [18]}' last_layer.safetensors
+ask "$pair" pair.safetensors
+ask "$pair" pair.safetensors
+
+[ $once = no ] || exit 0
+echo
+echo "serving at $url until Ctrl-C"
+wait $up

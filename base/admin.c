@@ -1,4 +1,5 @@
-/* admin.c - see admin.h. libmicrohttpd with one thread of its own; answers are made on the spot. */
+/* admin.c - see admin.h. libmicrohttpd with one thread of its own; answers are made on the spot. By
+ * epoll, as select() ends at descriptor 1023, and a service has more connections than that. */
 #include "base/admin.h"
 
 #include <microhttpd.h>
@@ -116,7 +117,7 @@ int admin_start(struct admin **out, const char *address, const struct admin_call
     a->fd = -1;
     if ((rc = listen_open(&a->fd, address, MAX_CONNECTIONS, a->address, NULL, err)) != OK)
         goto out;
-    a->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD, 0, NULL, NULL, handle, a,
+    a->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a,
                                  MHD_OPTION_LISTEN_SOCKET, a->fd, MHD_OPTION_CONNECTION_LIMIT,
                                  (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
                                  (unsigned)TIMEOUT_S, MHD_OPTION_END);

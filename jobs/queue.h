@@ -21,7 +21,6 @@ struct redis;
 
 enum {
     QUEUE_LEASE_MS = 30000,
-    QUEUE_RENEW_MS = 10000,
     QUEUE_MAX_DELIVERIES = 6,
     QUEUE_CLAIM_MAX = 64, /* jobs a claim: Redis waits while it runs */
     QUEUE_OWNER_MAX = 64, /* bytes of an engine's name, of a-z A-Z 0-9 . _ - */
@@ -59,8 +58,9 @@ enum submit_outcome {
 
 /* What became of one job of the group. */
 struct submitted {
-    enum job_state state;       /* JOB_WAITING: queued or joined; JOB_DELAYED, JOB_LEASED: joined;
-                                   JOB_DONE,       JOB_DEAD: it was already over, and `force` was not given */
+    /* JOB_WAITING: queued or joined; JOB_DELAYED, JOB_LEASED: joined; JOB_DONE, JOB_DEAD: it was
+     * already over, and `force` was not given */
+    enum job_state state;
     bool joined;                /* was open before: computed once for all who ask */
     char error[JOB_ERROR_SIZE]; /* of a dead one */
 };

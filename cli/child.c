@@ -1,0 +1,140 @@
+#include "cli/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { STEADY_MS = 60000, BACKOFF_MIN_MS = 500, BACKOFF_MAX_MS = 30000, TICK_MS = 20 };
+
+int child_arg(struct child *c, struct error *err, const char *fmt, ...)
+{
+    size_t room = sizeof(c->words) - c->words_len;
+    va_list args;
+    int n;
+
+    va_start(args, fmt);
+    n = vsnprintf(c->words + c->words_len, room, fmt, args);
+    va_end(args);
+    if (n < 0 || (size_t)n >= room || c->argc == CHILD_MAX_ARGS)
+        return error_set(err, ERR_SIZE, "%s: the command line is too long", c->name);
+    c->argv[c->argc++] = c->words + c->words_len;
+    c->words_len += (size_t)n + 1;
+    return OK;
+}
+
+/* In the new process, up to exec: what fails is told through `report`. */
+static void become(const struct child *c, int log, int report, pid_t parent)
+{
+    sigset_t none;
+    int why;
+
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) /* it died before we asked */
+        _exit(EXIT_FAILURE);
+    if (dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0)
+        execvp(c->argv[0], c->argv);
+    why = errno;
+    if (write(report, &why, sizeof(why)) < 0)
+        _exit(EXIT_FAILURE);
+    _exit(EXIT_FAILURE);
+}
+
+int child_start(struct child *c, bool append, struct error *err)
+{
+    int log = -1, report[2] = {-1, -1}, why = 0, rc = OK;
+    pid_t parent = getpid(), pid;
+    ssize_t n;
+
+    if ((log = open(c->log, O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0600)) <
+        0) {
+        rc = error_set(err, ERR_IO, "%s: %s", c->log, strerror(errno));
+        goto out;
+    }
+    if (pipe(report) != 0 || fcntl(report[1], F_SETFD, FD_CLOEXEC) != 0 || (pid = fork()) < 0) {
+        rc = error_set(err, ERR_IO, "%s: cannot start a process: %s", c->name, strerror(errno));
+        goto out;
+    }
+    if (pid == 0) {
+        close(report[0]);
+        become(c, log, report[1], parent);
+    }
+    close(report[1]);
+    report[1] = -1;
+    while ((n = read(report[0], &why, sizeof(why))) < 0 && errno == EINTR)
+        ;
+    if (n == (ssize_t)sizeof(why)) { /* exec closed the pipe otherwise */
+        waitpid(pid, NULL, 0);
+        rc = error_set(err, ERR_IO, "%s: cannot run %s: %s", c->name, c->argv[0], strerror(why));
+        goto out;
+    }
+    c->pid = pid;
+    c->started_ns = clock_now_ns();
+out:
+    if (log >= 0)
+        close(log);
+    if (report[0] >= 0)
+        close(report[0]);
+    if (report[1] >= 0)
+        close(report[1]);
+    return rc;
+}
+
+void child_ended(struct child *c)
+{
+    int64_t wait_ms = BACKOFF_MIN_MS;
+
+    c->n_deaths = clock_ms_since(c->started_ns) > STEADY_MS ? 0 : c->n_deaths + 1;
+    for (int i = 1; i < c->n_deaths && wait_ms < BACKOFF_MAX_MS; i++)
+        wait_ms *= 2;
+    if (wait_ms > BACKOFF_MAX_MS)
+        wait_ms = BACKOFF_MAX_MS;
+    c->pid = 0;
+    c->restart_at_ns = clock_now_ns() + (c->n_deaths == 0 ? 0 : wait_ms * 1000000);
+}
+
+void child_stop(struct child *c, int grace_ms)
+{
+    const struct timespec tick = {0, TICK_MS * 1000000L};
+    int64_t start = clock_now_ns();
+
+    if (c->pid == 0)
+        return;
+    kill(c->pid, SIGTERM);
+    while (waitpid(c->pid, NULL, WNOHANG) == 0) {
+        if (clock_ms_since(start) > grace_ms) {
+            kill(c->pid, SIGKILL);
+            waitpid(c->pid, NULL, 0);
+            break;
+        }
+        nanosleep(&tick, NULL);
+    }
+    c->pid = 0;
+}
+
+void child_last_words(const struct child *c, char *out, size_t cap)
+{
+    FILE *f = fopen(c->log, "r");
+    char line[512];
+
+    out[0] = '\0';
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        if (line[0] != '\0')
+            snprintf(out, cap, "%s", line);
+    }
+    if (f != NULL)
+        fclose(f);
+}

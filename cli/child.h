@@ -1,0 +1,41 @@
+/* child.h - one program that `prompt-encoder up` starts, watches and stops.
+ *
+ * A child gets a process group of its own (Ctrl-C reaches it only through us, in our order), dies
+ * with us whatever kills us, and writes its messages to a log file. Used by one thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+
+enum { CHILD_MAX_ARGS = 48, CHILD_ARG_BYTES = 8192 };
+
+struct child {
+    const char *name; /* "engine" */
+    char *argv[CHILD_MAX_ARGS + 1];
+    int argc;
+    char words[CHILD_ARG_BYTES]; /* what argv points into */
+    size_t words_len;
+    char log[512]; /* path */
+    pid_t pid;     /* 0: not running */
+    int64_t started_ns, restart_at_ns;
+    int n_deaths; /* in a row, each within CHILD_STEADY_MS of its start */
+};
+
+/* Adds a word to the command line: a text, or flag and value. ERR_SIZE: too many. */
+int child_arg(struct child *c, struct error *err, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* Starts it; `append` keeps the log file's old content. ERR_IO: no such program; the sentence says
+ * which. */
+int child_start(struct child *c, bool append, struct error *err);
+
+/* Notes that it ended, and when it may start again: at once after a long life, later and later
+ * after short ones. */
+void child_ended(struct child *c);
+
+/* SIGTERM, up to grace_ms for it to end, then SIGKILL. Reaps it. */
+void child_stop(struct child *c, int grace_ms);
+
+/* The last line of its log, for a message; "" when there is none. */
+void child_last_words(const struct child *c, char *out, size_t cap);

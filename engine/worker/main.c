@@ -1,0 +1,260 @@
+/* main.c - prompt-encoder-engine: one model, claimed from the queue and encoded. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/admin.h"
+#include "base/clock.h"
+#include "base/cores.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "engine/engine.h"
+#include "engine/worker/registration.h"
+#include "engine/worker/worker.h"
+#include "jobs/cache.h"
+#include "jobs/queue.h"
+
+struct settings {
+    const char *model, *model_id, *redis_queue, *redis_cache, *admin_listen, *name, *ready_file;
+    int backend, compute, durability, log_level;
+    int64_t threads, budget_tokens, max_jobs, redis_timeout_ms, result_ttl_s, grace_s, hang_s,
+        lease_ms;
+};
+
+#define FIELD(name) offsetof(struct settings, name)
+static const struct option options[] = {
+    {"model", 'm', "PE_MODEL", OPT_TEXT, FIELD(model), NULL, 0, 0, "PATH",
+     "model directory or GGUF file"},
+    {"model-id", 0, "PE_MODEL_ID", OPT_TEXT, FIELD(model_id), NULL, 0, 0, "NAME",
+     "what requests call it; default: the path's last part"},
+    {"backend", 0, "PE_BACKEND", OPT_CHOICE, FIELD(backend), "cpu", 0, 0, "cpu|cuda|loops",
+     "what computes"},
+    {"compute", 0, "PE_COMPUTE", OPT_CHOICE, FIELD(compute), "float32", 0, 0, "float32|bfloat16",
+     "what matrix products compute in"},
+    {"threads", 0, "PE_THREADS", OPT_INT, FIELD(threads), "0", 0, 1024, "N",
+     "threads that compute; 0: one a core"},
+    {"redis-queue", 0, "PE_REDIS_QUEUE", OPT_TEXT, FIELD(redis_queue), "redis://127.0.0.1:6379", 0,
+     0, "URL", "Redis of the jobs: durable, never evicts"},
+    {"redis-cache", 0, "PE_REDIS_CACHE", OPT_TEXT, FIELD(redis_cache), "redis://127.0.0.1:6380", 0,
+     0, "URL[,URL...]", "Redis of the results"},
+    {"redis-durability", 0, "PE_REDIS_DURABILITY", OPT_CHOICE, FIELD(durability), "checked", 0, 0,
+     "checked|assumed", "assumed: start though the queue's settings cannot be read"},
+    {"redis-timeout-ms", 0, "PE_REDIS_TIMEOUT_MS", OPT_INT, FIELD(redis_timeout_ms), "2000", 10,
+     60000, "N", "for one command"},
+    {"admin-listen", 0, "PE_ADMIN_LISTEN", OPT_TEXT, FIELD(admin_listen), "127.0.0.1:9091", 0, 0,
+     "ADDR:PORT", "where /livez, /readyz and /metrics are"},
+    {"name", 0, "PE_NAME", OPT_TEXT, FIELD(name), NULL, 0, 0, "NAME",
+     "a fixed name: takes back its old jobs at once; default: host and random"},
+    {"batch-tokens", 0, "PE_BATCH_TOKENS", OPT_INT, FIELD(budget_tokens), "2048", 1, 1 << 20, "N",
+     "tokens of a batch"},
+    {"batch-jobs", 0, "PE_BATCH_JOBS", OPT_INT, FIELD(max_jobs), "32", 1, 64, "N",
+     "prompts of a batch"},
+    {"result-ttl", 0, "PE_RESULT_TTL", OPT_INT, FIELD(result_ttl_s), "604800", 1, 31536000, "S",
+     "seconds that results are kept"},
+    {"lease-ms", 0, "PE_LEASE_MS", OPT_INT, FIELD(lease_ms), "30000", 1000, 600000, "N",
+     "after so long without a sign of life an engine's jobs go to others"},
+    {"grace", 0, "PE_GRACE", OPT_INT, FIELD(grace_s), "100", 0, 3600, "S",
+     "seconds that SIGTERM leaves the batch in hand"},
+    {"hang", 0, "PE_HANG", OPT_INT, FIELD(hang_s), "60", 1, 3600, "S",
+     "seconds without progress after which the engine gives up"},
+    {"ready-file", 0, NULL, OPT_TEXT, FIELD(ready_file), NULL, 0, 0, "PATH",
+     "written when ready: the admin address"},
+    {"log-level", 0, "PE_LOG_LEVEL", OPT_CHOICE, FIELD(log_level), "info", 0, 0,
+     "error|warn|info|debug", "what is logged"},
+    {0},
+};
+
+static const struct program program = {
+    .name = "prompt-encoder-engine",
+    .usage = "--model PATH [options]",
+    .about = "Serves one model: claims its jobs from Redis, encodes them, stores the results.",
+    .options = options,
+};
+
+static void signals_block(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* Until a signal asks for the end, or the worker fails. */
+static void wait_for_end(const sigset_t *set, struct worker *worker)
+{
+    const struct timespec tick = {0, 200000000};
+
+    while (!worker_has_failed(worker))
+        if (sigtimedwait(set, NULL, &tick) > 0)
+            return;
+}
+
+static bool is_live(void *arg, char *why, size_t cap)
+{
+    return worker_is_live(arg, why, cap);
+}
+
+static bool is_ready(void *arg, char *why, size_t cap)
+{
+    return worker_is_ready(arg, why, cap);
+}
+
+static int metrics(void *arg, struct buf *out, struct error *err)
+{
+    return worker_metrics(arg, out, err);
+}
+
+/* Host and process, and some bits of the clock: no two live engines share a name. */
+static void random_name(char *out, size_t cap)
+{
+    char host[64] = "host";
+
+    gethostname(host, sizeof(host) - 1);
+    for (char *c = host; *c != '\0'; c++)
+        if (*c == ':' || *c == ' ')
+            *c = '-';
+    snprintf(out, cap, "%.40s-%ld-%llx", host, (long)getpid(),
+             (unsigned long long)clock_now_ns() & 0xffffffffffu);
+}
+
+static int check_redis(const struct settings *s, struct error *err)
+{
+    bool assumed = s->durability == 1, shared = strcmp(s->redis_queue, s->redis_cache) == 0;
+    char warning[512] = "";
+    int rc;
+
+    if ((rc = queue_check_policy(s->redis_queue, assumed, shared, warning, sizeof(warning), err)) !=
+        OK)
+        return rc;
+    if (warning[0] != '\0')
+        log_warn("redis_policy", "text=\"%s\"", warning);
+    warning[0] = '\0';
+    if ((rc = cache_check_policy(s->redis_cache, assumed, shared, warning, sizeof(warning), err)) !=
+        OK)
+        return rc;
+    if (warning[0] != '\0')
+        log_warn("redis_policy", "text=\"%s\"", warning);
+    return OK;
+}
+
+static int open_engine(struct engine **out, const struct settings *s, struct error *err)
+{
+    struct engine_options engine_options = {
+        .model = s->model,
+        .backend = (enum engine_backend)s->backend,
+        .compute = s->compute == 0 ? DTYPE_F32 : DTYPE_BF16,
+        .n_threads = s->threads > 0 ? (int)s->threads : cores_available(),
+        .max_batch_tokens =
+            s->budget_tokens > ENGINE_MAX_TOKENS ? (int)s->budget_tokens : ENGINE_MAX_TOKENS,
+    };
+
+    return engine_open(out, &engine_options, err);
+}
+
+/* For whoever started us: that we serve, and where. */
+static int write_ready(const char *path, const char *address, struct error *err)
+{
+    struct file_writer *w;
+    int rc;
+
+    if ((rc = file_writer_open(&w, path, err)) != OK)
+        return rc;
+    if ((rc = file_writer_append(w, address, strlen(address), err)) == OK &&
+        (rc = file_writer_append(w, "\n", 1, err)) == OK)
+        rc = file_writer_commit(w, err);
+    file_writer_close(w);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
+    struct settings settings = {0};
+    struct worker_options worker_options = {0};
+    struct admin_callbacks callbacks = {NULL, is_live, is_ready, metrics};
+    struct engine *engine = NULL;
+    struct worker *worker = NULL;
+    struct admin *admin = NULL;
+    struct model_card card;
+    struct error err = {0};
+    sigset_t signals;
+    int64_t start_ns = clock_now_ns();
+    char name[80];
+    bool help, hung = false;
+    int n_rest, rc, worker_rc = OK;
+
+    if ((rc = options_parse(&program, &settings, argc, argv, &n_rest, &help, &err)) != OK)
+        goto out;
+    if (help) {
+        options_help(&program, stdout);
+        goto out;
+    }
+    if (n_rest > 0 || settings.model == NULL) {
+        rc = n_rest > 0 ? error_set(&err, ERR_INPUT, "unknown argument '%s'", argv[1])
+                        : error_set(&err, ERR_INPUT, "no model: give --model PATH or set PE_MODEL");
+        goto out;
+    }
+    log_set_level(levels[settings.log_level]);
+    signals_block(&signals); /* before the first thread: all inherit the mask */
+    if ((rc = check_redis(&settings, &err)) != OK ||
+        (rc = open_engine(&engine, &settings, &err)) != OK ||
+        (rc = registration_prove(engine, &err)) != OK ||
+        (rc = registration_publish(engine, settings.model, settings.model_id, settings.redis_queue,
+                                   (int)settings.redis_timeout_ms, &card, &err)) != OK)
+        goto out;
+
+    if (settings.name == NULL)
+        random_name(name, sizeof(name));
+    else
+        snprintf(name, sizeof(name), "%s", settings.name);
+    worker_options = (struct worker_options){
+        .queue_url = settings.redis_queue,
+        .cache_urls = settings.redis_cache,
+        .owner = name,
+        .owner_is_fixed = settings.name != NULL,
+        .redis_timeout_ms = (int)settings.redis_timeout_ms,
+        .lease_ms = (int)settings.lease_ms,
+        .budget_tokens = settings.budget_tokens,
+        .max_jobs = (int)settings.max_jobs,
+        .result_ttl_ms = settings.result_ttl_s * 1000,
+        .hang_ms = (int)settings.hang_s * 1000,
+    };
+    if ((rc = worker_start(&worker, engine, &card, &worker_options, &err)) != OK)
+        goto out;
+    callbacks.arg = worker;
+    if ((rc = admin_start(&admin, settings.admin_listen, &callbacks, &err)) != OK)
+        goto out;
+    log_info("ready", "model=%s weights=%.12s name=%s admin=%s seconds=%.2f", card.id, card.weights,
+             name, admin_address(admin), clock_ms_since(start_ns) / 1e3);
+    if (settings.ready_file != NULL &&
+        (rc = write_ready(settings.ready_file, admin_address(admin), &err)) != OK)
+        goto out;
+    wait_for_end(&signals, worker);
+
+    worker_drain(worker);
+    if (!worker_wait(worker, worker_has_failed(worker) ? 0 : (int)settings.grace_s * 1000,
+                     &worker_rc, &err)) {
+        hung = true;
+        rc = error_set(&err, ERR_TIME, "the batch in hand did not end in time");
+        if (!worker_has_failed(worker)) /* a slow batch, no hang: its jobs can start anew at once */
+            worker_release(worker, NULL);
+    } else {
+        rc = worker_rc;
+    }
+    log_info("stopping", "rc=%d", rc);
+out:
+    if (rc != OK)
+        fprintf(stderr, "prompt-encoder-engine: %s\n", err.text);
+    if (hung)
+        _exit(EXIT_FAILURE); /* a thread that hangs cannot be joined */
+    admin_stop(admin);
+    worker_stop(worker);
+    engine_close(engine);
+    return rc == OK ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,52 @@
+/* worker.h - an engine at work: claims jobs of its model, encodes them, stores results, completes.
+ *
+ * Two threads. The loop owns the engine and does the work. The keeper renews the leases of what is
+ * in hand, but only while the loop advances: a loop that hangs must lose its jobs, so that another
+ * engine gets them. Every outcome reaches Redis fenced by the claim's token; a job may be delivered
+ * twice, and an encode that is repeated is harmless. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "engine/engine.h"
+#include "jobs/card.h"
+
+struct worker;
+
+struct worker_options {
+    const char *queue_url, *cache_urls;
+    const char *owner;   /* this engine's name: unlike every other live one's */
+    bool owner_is_fixed; /* given by --name: takes back what it held before it died */
+    int redis_timeout_ms;
+    int lease_ms;          /* of a claim, and of a fixed name; renewed at a third of it */
+    int64_t budget_tokens; /* of a batch */
+    int max_jobs;          /* of a batch */
+    int64_t result_ttl_ms;
+    int hang_ms; /* a loop that does not advance for so long is given up */
+};
+
+/* Takes the engine over until worker_join(); it must have encoded something already. Borrowed
+ * texts live as long as the worker. ERR_BUSY: a fixed name that another live engine has. */
+int worker_start(struct worker **out, struct engine *engine, const struct model_card *card,
+                 const struct worker_options *options, struct error *err);
+
+/* No more claims: the batch in hand is finished. From any thread. */
+void worker_drain(struct worker *w);
+
+/* Waits up to timeout_ms for the loop to end; true when it has. *rc is then OK, or why it ended by
+ * itself: the engine is not to be used again. */
+bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err);
+/* Whether it ended by itself or hangs: then the process should exit, non-zero. */
+bool worker_has_failed(struct worker *w);
+
+/* Gives back what is still in hand, when a drain took too long. */
+int worker_release(struct worker *w, struct error *err);
+/* Joins the threads; the loop must have ended. NULL is fine. */
+void worker_stop(struct worker *w);
+
+/* For the admin listener; from any thread. */
+bool worker_is_live(struct worker *w, char *why, size_t cap);
+bool worker_is_ready(struct worker *w, char *why, size_t cap);
+int worker_metrics(struct worker *w, struct buf *out, struct error *err);

@@ -1,0 +1,355 @@
+#include "service/waiters.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "service/counters.h"
+
+enum {
+    N_BUCKETS = 4096,
+    TICK_MS = 50,
+    RECHECK_MS = 5000, /* with a jitter of a fifth */
+    CHECKS_A_TASK = 500
+};
+
+struct waiters {
+    struct io_pool *pool;
+    struct fetch *fetch;
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; /* guards all below and the private fields of waiters */
+    pthread_cond_t stop;
+    bool stopping;
+    int64_t limit_ns;
+    struct waiter *buckets[N_BUCKETS];
+};
+
+/* A task that looks at jobs; it frees itself. */
+struct check {
+    struct io_task task;
+    struct waiters *waiters;
+    bool said_done; /* an event did: the result is looked for first */
+    size_t n;
+    struct check_job {
+        char id[JOB_ID_SIZE], base[QUEUE_BASE_SIZE];
+    } jobs[];
+};
+
+static struct waiter **bucket_of(struct waiters *t, const char *id)
+{
+    uint32_t hash = 0;
+
+    for (int i = 0; i < 8 && id[i] != '\0'; i++)
+        hash = hash * 31 + (unsigned char)id[i];
+    return &t->buckets[hash % N_BUCKETS];
+}
+
+/* ---- looking at jobs ---- */
+
+/* Takes those who wait for a job out of the table; they are linked by `next`. */
+static struct waiter *take(struct waiters *t, const char *id)
+{
+    struct waiter *taken = NULL;
+
+    pthread_mutex_lock(&t->lock);
+    for (struct waiter **at = bucket_of(t, id); *at != NULL;) {
+        struct waiter *w = *at;
+        if (!w->submitted || strcmp(w->id, id) != 0) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        w->listed = false;
+        w->next = taken;
+        taken = w;
+        count(C_WAITERS, -1);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return taken;
+}
+
+/* Asks for a job's state and, when it is over, tells who waits. */
+static int look_at(struct waiters *t, struct io *io, const struct check_job *job, bool said_done,
+                   struct error *err)
+{
+    struct job_status status = {.state = JOB_DONE};
+    struct result *result = NULL;
+    struct waiter *w, *next;
+    struct queue *queue;
+    int rc = OK;
+
+    if (said_done && (rc = fetch_open(&result, t->fetch, io, job->id, err)) != OK)
+        return rc;
+    if (result == NULL) {
+        count(C_RECHECKS, 1);
+        if ((rc = io_queue(&queue, io, job->base, err)) != OK ||
+            (rc = queue_status(queue, job->id, &status, err)) != OK || job_is_open(status.state))
+            return rc;
+        if (status.state == JOB_DONE &&
+            (rc = fetch_open(&result, t->fetch, io, job->id, err)) != OK)
+            return rc;
+    }
+    for (w = take(t, job->id); w != NULL; w = next) {
+        next = w->next;
+        w->over(w, io, &status, result);
+    }
+    result_release(result);
+    return OK;
+}
+
+static void run_check(struct io *io, void *arg)
+{
+    struct check *check = arg;
+    struct error err = {0};
+
+    /* Redis away: the next recheck comes, and the waiters stay */
+    for (size_t i = 0; i < check->n; i++)
+        if (look_at(check->waiters, io, &check->jobs[i], check->said_done, &err) != OK) {
+            log_debug("recheck_failed", "why=\"%s\"", err.text);
+            break;
+        }
+    free(check);
+}
+
+static struct check *new_check(struct waiters *t, size_t cap)
+{
+    struct check *check = calloc(1, sizeof(*check) + cap * sizeof(check->jobs[0]));
+
+    if (check != NULL) {
+        check->task = (struct io_task){.run = run_check, .arg = check};
+        check->waiters = t;
+    }
+    return check;
+}
+
+static void add_job(struct check *check, const struct waiter *w)
+{
+    struct check_job *job = &check->jobs[check->n++];
+
+    memcpy(job->id, w->id, sizeof(job->id));
+    snprintf(job->base, sizeof(job->base), "%s", w->base);
+}
+
+/* No memory for it: the next recheck does it. */
+static void check_one(struct waiters *t, const struct waiter *w, bool said_done)
+{
+    struct check *check = new_check(t, 1);
+
+    if (check == NULL)
+        return;
+    add_job(check, w);
+    check->said_done = said_done;
+    io_pool_run(t->pool, &check->task);
+}
+
+/* ---- the table ---- */
+
+void waiters_add(struct waiters *t, struct waiter *w)
+{
+    struct waiter **bucket = bucket_of(t, w->id);
+
+    pthread_mutex_lock(&t->lock);
+    w->submitted = w->stirred = false;
+    w->listed = true;
+    w->next = *bucket;
+    *bucket = w;
+    if (t->limit_ns != 0 && (w->deadline_ns == 0 || w->deadline_ns > t->limit_ns))
+        w->deadline_ns = t->limit_ns;
+    count(C_WAITERS, 1);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void waiters_submitted(struct waiters *t, struct waiter *w)
+{
+    pthread_mutex_lock(&t->lock);
+    w->submitted = true;
+    if (w->listed && w->stirred) /* its end was announced while it was being submitted */
+        check_one(t, w, true);
+    pthread_mutex_unlock(&t->lock);
+}
+
+bool waiters_remove(struct waiters *t, struct waiter *w)
+{
+    struct waiter **at = bucket_of(t, w->id);
+    bool was_listed;
+
+    pthread_mutex_lock(&t->lock);
+    if ((was_listed = w->listed)) {
+        while (*at != w)
+            at = &(*at)->next;
+        *at = w->next;
+        w->listed = false;
+        count(C_WAITERS, -1);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return was_listed;
+}
+
+void waiters_stir(struct waiters *t, const char *id, enum job_state state)
+{
+    struct waiter *found = NULL;
+
+    if (job_is_open(state))
+        return;
+    pthread_mutex_lock(&t->lock);
+    for (struct waiter *w = *bucket_of(t, id); w != NULL; w = w->next)
+        if (strcmp(w->id, id) == 0) {
+            w->stirred = true;
+            if (w->submitted)
+                found = w;
+        }
+    if (found != NULL)
+        check_one(t, found, state == JOB_DONE);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void waiters_recheck(struct waiters *t, const char *base)
+{
+    struct check *check = NULL;
+
+    pthread_mutex_lock(&t->lock);
+    for (size_t b = 0; b < N_BUCKETS; b++)
+        for (struct waiter *w = t->buckets[b]; w != NULL; w = w->next) {
+            if (!w->submitted || (base != NULL && strcmp(base, w->base) != 0))
+                continue;
+            if (check != NULL && strcmp(check->jobs[check->n - 1].id, w->id) == 0)
+                continue; /* another waiter of the same job */
+            if (check == NULL && (check = new_check(t, CHECKS_A_TASK)) == NULL)
+                break;
+            add_job(check, w);
+            if (check->n == CHECKS_A_TASK) {
+                io_pool_run(t->pool, &check->task);
+                check = NULL;
+            }
+        }
+    pthread_mutex_unlock(&t->lock);
+    if (check != NULL)
+        io_pool_run(t->pool, &check->task);
+}
+
+void waiters_limit(struct waiters *t, int64_t deadline_ns)
+{
+    pthread_mutex_lock(&t->lock);
+    t->limit_ns = deadline_ns;
+    for (size_t b = 0; b < N_BUCKETS; b++)
+        for (struct waiter *w = t->buckets[b]; w != NULL; w = w->next)
+            if (w->deadline_ns == 0 || w->deadline_ns > deadline_ns)
+                w->deadline_ns = deadline_ns;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- the thread ---- */
+
+/* With the lock held: takes out who has waited enough. */
+static struct waiter *take_late(struct waiters *t)
+{
+    int64_t now = clock_now_ns();
+    struct waiter *taken = NULL;
+
+    for (size_t b = 0; b < N_BUCKETS; b++)
+        for (struct waiter **at = &t->buckets[b]; *at != NULL;) {
+            struct waiter *w = *at;
+            /* one being submitted waits on: "accepted" may be said only of what is */
+            if (!w->submitted || w->deadline_ns == 0 || w->deadline_ns > now) {
+                at = &w->next;
+                continue;
+            }
+            *at = w->next;
+            w->listed = false;
+            w->next = taken;
+            taken = w;
+            count(C_WAITERS, -1);
+        }
+    return taken;
+}
+
+static void *run(void *arg)
+{
+    struct waiters *t = arg;
+    int64_t next_check_ns = clock_now_ns() + RECHECK_MS * INT64_C(1000000);
+    bool stopping;
+
+    do {
+        struct waiter *late, *next;
+        struct timespec until;
+
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += TICK_MS * 1000000L;
+        if (until.tv_nsec >= 1000000000L) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000L;
+        }
+        pthread_mutex_lock(&t->lock);
+        while (!t->stopping && pthread_cond_timedwait(&t->stop, &t->lock, &until) != ETIMEDOUT)
+            ;
+        stopping = t->stopping;
+        late = take_late(t);
+        pthread_mutex_unlock(&t->lock);
+        for (; late != NULL; late = next) {
+            next = late->next;
+            late->late(late);
+        }
+        if (!stopping && clock_now_ns() > next_check_ns) {
+            waiters_recheck(t, NULL);
+            next_check_ns = clock_now_ns() +
+                            (RECHECK_MS * 4 / 5 + clock_now_ns() / 1000 % (RECHECK_MS * 2 / 5)) *
+                                INT64_C(1000000);
+        }
+    } while (!stopping);
+    return NULL;
+}
+
+int waiters_start(struct waiters **out, struct io_pool *pool, struct fetch *fetch,
+                  struct error *err)
+{
+    struct waiters *t = calloc(1, sizeof(*t));
+
+    *out = NULL;
+    if (t == NULL)
+        return error_set(err, ERR_MEM, "waiters: no memory");
+    t->pool = pool;
+    t->fetch = fetch;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->stop, NULL);
+    if (pthread_create(&t->thread, NULL, run, t) != 0) {
+        waiters_free(t);
+        return error_set(err, ERR_MEM, "waiters: cannot start their thread");
+    }
+    t->started = true;
+    *out = t;
+    return OK;
+}
+
+void waiters_stop(struct waiters *t)
+{
+    if (t == NULL || !t->started)
+        return;
+    pthread_mutex_lock(&t->lock);
+    t->stopping = true;
+    pthread_cond_broadcast(&t->stop);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+    t->started = false;
+}
+
+void waiters_free(struct waiters *t)
+{
+    if (t == NULL)
+        return;
+    waiters_stop(t);
+    for (size_t b = 0; b < N_BUCKETS; b++)
+        for (struct waiter *w = t->buckets[b], *next; w != NULL; w = next) {
+            next = w->next;
+            w->listed = false;
+            w->late(w);
+        }
+    pthread_cond_destroy(&t->stop);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}

@@ -1,0 +1,233 @@
+/* fake_engine.c - an engine without a model, for tests of the service.
+ *
+ * Registers a card with a real tokenizer, claims jobs and answers each with tensors made of the ids
+ * alone, so that a test can tell right bytes from wrong ones. Token ids named on the command line
+ * make it slow, fail, hang or die. Every computation is one line in the journal. */
+#include <gnutls/crypto.h>
+#include <gnutls/gnutls.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/options.h"
+#include "jobs/cache.h"
+#include "jobs/card.h"
+#include "jobs/payload.h"
+#include "jobs/queue.h"
+#include "jobs/redis.h"
+#include "tokenizer/tokenizer.h"
+
+enum { MAX_CLAIMED = 32 };
+
+struct settings {
+    const char *redis_queue, *redis_cache, *tokenizer, *model_id, *weights, *journal;
+    int64_t n_states, width, delay_ms, lease_ms, max_jobs, slow_ms;
+    int64_t slow_id, fail_id, hang_id, die_id;
+    bool only_register;
+};
+
+#define FIELD(name) offsetof(struct settings, name)
+static const struct option options[] = {
+    {"redis-queue", 0, NULL, OPT_TEXT, FIELD(redis_queue), NULL, 0, 0, "URL", "jobs"},
+    {"redis-cache", 0, NULL, OPT_TEXT, FIELD(redis_cache), NULL, 0, 0, "URL", "results"},
+    {"tokenizer", 0, NULL, OPT_TEXT, FIELD(tokenizer), NULL, 0, 0, "PATH", "tokenizer.json"},
+    {"model-id", 0, NULL, OPT_TEXT, FIELD(model_id), "tiny", 0, 0, "NAME", "of the card"},
+    {"weights", 0, NULL, OPT_TEXT, FIELD(weights), NULL, 0, 0, "HEX", "digest of the card"},
+    {"journal", 0, NULL, OPT_TEXT, FIELD(journal), NULL, 0, 0, "PATH", "a line a computation"},
+    {"states", 0, NULL, OPT_INT, FIELD(n_states), "8", 1, 256, "N", "of the card"},
+    {"width", 0, NULL, OPT_INT, FIELD(width), "128", 1, 8192, "N", "of the card"},
+    {"delay-ms", 0, NULL, OPT_INT, FIELD(delay_ms), "0", 0, 60000, "N", "of each batch"},
+    {"lease-ms", 0, NULL, OPT_INT, FIELD(lease_ms), "30000", 100, 60000, "N", "of a claim"},
+    {"max-jobs", 0, NULL, OPT_INT, FIELD(max_jobs), "32", 1, MAX_CLAIMED, "N", "of a claim"},
+    {"slow-id", 0, NULL, OPT_INT, FIELD(slow_id), "-1", -1, 1 << 30, "ID", "takes slow-ms"},
+    {"slow-ms", 0, NULL, OPT_INT, FIELD(slow_ms), "1000", 0, 60000, "N", "more, for slow-id"},
+    {"fail-id", 0, NULL, OPT_INT, FIELD(fail_id), "-1", -1, 1 << 30, "ID", "fails for good"},
+    {"hang-id", 0, NULL, OPT_INT, FIELD(hang_id), "-1", -1, 1 << 30, "ID", "is never completed"},
+    {"die-id", 0, NULL, OPT_INT, FIELD(die_id), "-1", -1, 1 << 30, "ID", "ends this process"},
+    {"only-register", 0, NULL, OPT_BOOL, FIELD(only_register), "0", 0, 0, "", "then exit"},
+    {0},
+};
+static const struct program program = {"fake_engine", "[options]", "For tests.", options};
+
+static void pause_ms(int64_t ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+
+    nanosleep(&t, NULL);
+}
+
+static bool has_id(const struct payload *p, int64_t id)
+{
+    for (int i = 0; i < p->n_ids; i++)
+        if (p->ids[i] == id)
+            return true;
+    return false;
+}
+
+static int register_card(const struct settings *s, struct model_card *card, struct error *err)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct buf compact = {.max = 64 << 20};
+    struct redis *redis = NULL;
+    unsigned char digest[32];
+    struct timespec now;
+    int rc;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    *card = (struct model_card){.architecture = "gemma3",
+                                .engine_version = "fake",
+                                .n_states = (int)s->n_states,
+                                .width = (int)s->width,
+                                .max_tokens = 1024,
+                                .has_hidden_states = true,
+                                .registered_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000};
+    snprintf(card->id, sizeof(card->id), "%s", s->model_id);
+    for (int i = 0; i < CARD_DIGEST_SIZE - 1; i++)
+        card->weights[i] = s->weights == NULL ? 'a' : s->weights[(size_t)i % strlen(s->weights)];
+    if ((rc = tokenizer_load(&tokenizer, s->tokenizer, err)) != OK ||
+        (rc = tokenizer_save(tokenizer, &compact, err)) != OK ||
+        (rc = redis_open(&redis, s->redis_queue, 5000, err)) != OK)
+        goto out;
+    card->vocabulary = (int)tokenizer_n_ids(tokenizer);
+    gnutls_hash_fast(GNUTLS_DIG_SHA256, compact.data, compact.len, digest);
+    for (size_t i = 0; i < sizeof(digest); i++)
+        snprintf(card->tokenizer + 2 * i, 3, "%02x", digest[i]);
+    rc = card_register(redis, card, compact.data, compact.len, err);
+out:
+    redis_close(redis);
+    tokenizer_free(tokenizer);
+    buf_free(&compact);
+    return rc;
+}
+
+/* Byte k of the hidden states of these ids; test_service.py has the same formula. */
+static void fill(unsigned char *out, size_t n, const struct payload *p)
+{
+    uint32_t seed = 0;
+
+    for (int i = 0; i < p->n_ids; i++)
+        seed = seed * 31 + (uint32_t)p->ids[i];
+    for (int i = 0; i < p->n_layers; i++)
+        seed = seed * 31 + (uint32_t)p->layers[i];
+    for (size_t k = 0; k < n; k++)
+        out[k] = (unsigned char)(seed + k * 7 + (k >> 8));
+}
+
+static int put(struct cache *cache, const struct settings *s, const struct claimed_job *job,
+               const struct payload *p, struct error *err)
+{
+    bool wide = strcmp(p->dtype, "float32") == 0, stored;
+    size_t states = (size_t)p->n_layers, tokens = (size_t)p->n_ids, width = (size_t)s->width;
+    size_t bytes = states * tokens * width * (wide ? 4 : 2), ids = tokens * sizeof(int32_t);
+    struct cache_header h = {
+        .n_tokens = p->n_ids, .truncated = p->truncated, .n_tensors = 2, .bytes = bytes + ids};
+    unsigned char *data = malloc(bytes);
+    size_t len = 0;
+    int rc;
+
+    if (data == NULL)
+        return error_set(err, ERR_MEM, "fake_engine: no memory");
+    fill(data, bytes, p);
+    snprintf(h.output, sizeof(h.output), "%s", p->output);
+    for (int i = 0; i < p->n_layers; i++)
+        len += (size_t)snprintf(h.layers + len, sizeof(h.layers) - len, "%s%d", i > 0 ? "," : "",
+                                p->layers[i]);
+    h.tensors[0] = (struct cache_tensor){"hidden_states", "", 3, {states, tokens, width}, bytes};
+    snprintf(h.tensors[0].dtype, sizeof(h.tensors[0].dtype), "%s",
+             wide                               ? "F32"
+             : strcmp(p->dtype, "float16") == 0 ? "F16"
+                                                : "BF16");
+    h.tensors[1] = (struct cache_tensor){"token_ids", "I32", 1, {tokens}, ids};
+    rc = cache_put(cache, job->id, &h, (const void *const[]){data, p->ids},
+                   (const size_t[]){bytes, ids}, 2,
+                   p->ttl_s > 0 ? p->ttl_s * INT64_C(1000) : 3600000, false, &stored, err);
+    free(data);
+    return rc;
+}
+
+static int encode(const struct settings *s, struct queue *queue, struct cache *cache,
+                  const struct claimed_job *job, struct error *err)
+{
+    struct payload p = {0};
+    enum lease_answer answer;
+    FILE *journal;
+    int rc;
+
+    if ((rc = payload_read(&p, job->payload, job->payload_len, err)) != OK)
+        return rc;
+    if (has_id(&p, s->die_id))
+        _exit(9);
+    if (has_id(&p, s->slow_id))
+        pause_ms(s->slow_ms);
+    if (has_id(&p, s->hang_id)) {
+        rc = OK;
+    } else if (has_id(&p, s->fail_id)) {
+        rc = queue_fail(queue, job, true, "told_to_fail", &answer, err);
+    } else {
+        if (s->journal != NULL && (journal = fopen(s->journal, "a")) != NULL) {
+            fprintf(journal, "%s %d %d\n", job->id, job->attempt, p.n_ids);
+            fclose(journal);
+        }
+        if ((rc = put(cache, s, job, &p, err)) == OK)
+            rc = queue_complete(queue, job, &answer, err);
+    }
+    payload_free(&p);
+    return rc;
+}
+
+/* One claim; what goes wrong with Redis is tried again. */
+static int work(const struct settings *s, struct queue *queue, struct cache *cache,
+                const char *owner, struct error *err)
+{
+    struct claimed_job jobs[MAX_CLAIMED];
+    size_t n = 0;
+    bool rang;
+    int rc;
+
+    if ((rc = queue_wait(queue, 50, &rang, err)) != OK ||
+        (rc = queue_claim(queue, owner, 1 << 20, (int)s->max_jobs, (int)s->lease_ms, jobs,
+                          MAX_CLAIMED, &n, err)) != OK)
+        return rc;
+    if (n > 0)
+        pause_ms(s->delay_ms);
+    for (size_t i = 0; i < n && rc == OK; i++)
+        rc = encode(s, queue, cache, &jobs[i], err);
+    claimed_jobs_free(jobs, n);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings settings = {0};
+    struct queue *queue = NULL;
+    struct cache *cache = NULL;
+    struct model_card card;
+    struct error err = {0};
+    char base[QUEUE_BASE_SIZE], owner[32];
+    int n_rest;
+    bool help;
+
+    if (options_parse(&program, &settings, argc, argv, &n_rest, &help, &err) != OK ||
+        register_card(&settings, &card, &err) != OK)
+        goto fail;
+    printf("ready\n");
+    fflush(stdout);
+    if (settings.only_register)
+        return EXIT_SUCCESS;
+    queue_base(base, card.id, card.weights);
+    snprintf(owner, sizeof(owner), "fake-%ld", (long)getpid());
+    for (;;) {
+        err = (struct error){0};
+        if ((queue == NULL && queue_open(&queue, settings.redis_queue, base, 2000, &err) != OK) ||
+            (cache == NULL && cache_open(&cache, settings.redis_cache, 2000, &err) != OK) ||
+            work(&settings, queue, cache, owner, &err) != OK) {
+            fprintf(stderr, "fake_engine: %s\n", err.text);
+            pause_ms(100);
+        }
+    }
+fail:
+    fprintf(stderr, "fake_engine: %s\n", err.text);
+    return EXIT_FAILURE;
+}

@@ -1,0 +1,181 @@
+/* stub_engine.c - an engine.h without a model, for tests of everything around it.
+ *
+ * Stands in for libengine under the real worker and its main(). Numbers follow from the ids and the
+ * weights' name alone, so that any client can work them out again: with
+ *     seed = FNV-1a (32 bit) of the weights' name, then of each id as 4 little-endian bytes
+ * number i of a result's states (in file order, state by state) is (seed + state * 1000003 + i) mod
+ * 65536 as float32. Reads the environment for what is to go wrong:
+ *     STUB_WEIGHTS    the weights' name (default "stub")
+ *     STUB_MS         how long a batch takes
+ *     STUB_POISON     an id: a batch that holds it kills the process
+ *     STUB_HANG       an id: a batch that holds it never ends
+ *     STUB_MEMORY     prompts; a batch of more is out of memory */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "engine/files/model_file.h"
+
+enum { STATES = 3, WIDTH = 8, VOCABULARY = 1 << 20 };
+
+struct engine {
+    struct engine_info info;
+    const char *weights;
+    long ms, poison, hang, memory; /* -1: not set */
+    _Atomic uint64_t steps;
+};
+
+static long setting(const char *name, long fallback)
+{
+    const char *text = getenv(name);
+
+    return text == NULL ? fallback : strtol(text, NULL, 10);
+}
+
+int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
+{
+    struct engine *e = calloc(1, sizeof(*e));
+
+    (void)options;
+    *out = e;
+    if (e == NULL)
+        return error_set(err, ERR_MEM, "stub: no memory");
+    e->weights = getenv("STUB_WEIGHTS") == NULL ? "stub" : getenv("STUB_WEIGHTS");
+    e->ms = setting("STUB_MS", 0);
+    e->poison = setting("STUB_POISON", -1);
+    e->hang = setting("STUB_HANG", -1);
+    e->memory = setting("STUB_MEMORY", -1);
+    e->info = (struct engine_info){.architecture = "stub",
+                                   .backend = "stub",
+                                   .n_layers = STATES - 1,
+                                   .width = WIDTH,
+                                   .vocabulary = VOCABULARY,
+                                   .max_tokens = ENGINE_MAX_TOKENS};
+    return OK;
+}
+
+void engine_close(struct engine *e)
+{
+    free(e);
+}
+
+const struct engine_info *engine_info(const struct engine *e)
+{
+    return &e->info;
+}
+
+int engine_check_prompt(const struct engine_info *info, const struct engine_prompt *prompt,
+                        struct error *err)
+{
+    for (int i = 0; i < prompt->request->n_layers; i++)
+        if (prompt->request->layers[i] < 0 || prompt->request->layers[i] > info->n_layers)
+            return error_set(err, ERR_INPUT, "stub: layer %d", prompt->request->layers[i]);
+    return OK;
+}
+
+static uint32_t fnv(uint32_t hash, const void *data, size_t size)
+{
+    const unsigned char *bytes = data;
+
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
+    return hash;
+}
+
+static bool holds(const struct engine_prompt *p, long id)
+{
+    for (int i = 0; id >= 0 && i < p->n; i++)
+        if (p->ids[i] == id)
+            return true;
+    return false;
+}
+
+static void take(long ms)
+{
+    struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
+
+    nanosleep(&t, NULL);
+}
+
+static int encode_one(struct engine *e, const struct engine_prompt *p, struct engine_result *r,
+                      struct error *err)
+{
+    const struct engine_request *q = p->request;
+    uint32_t seed = fnv(2166136261u, e->weights, strlen(e->weights));
+    size_t numbers = (size_t)p->n * WIDTH, size = dtype_info(q->dtype)->bytes;
+    float *row = malloc(numbers * sizeof(float));
+
+    seed = fnv(seed, p->ids, (size_t)p->n * sizeof(int32_t));
+    *r = (struct engine_result){.n_states = q->n_layers > 0 ? q->n_layers : STATES,
+                                .n_tokens = p->n,
+                                .width = WIDTH,
+                                .dtype = q->dtype};
+    r->bytes = (size_t)r->n_states * numbers * size;
+    r->hidden_states = malloc(r->bytes);
+    if (row == NULL || r->hidden_states == NULL) {
+        free(row);
+        return error_set(err, ERR_MEM, "stub: no memory");
+    }
+    for (int s = 0; s < r->n_states; s++) {
+        uint32_t state = q->n_layers > 0 ? (uint32_t)q->layers[s] : (uint32_t)s;
+        for (size_t i = 0; i < numbers; i++)
+            row[i] = (float)((seed + state * 1000003u + (uint32_t)i) % 65536u);
+        dtype_encode((char *)r->hidden_states + (size_t)s * numbers * size, row, q->dtype, numbers);
+    }
+    free(row);
+    return OK;
+}
+
+int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                  struct engine_result *results, struct error *err)
+{
+    int rc = OK;
+
+    memset(results, 0, (size_t)n_prompts * sizeof(*results));
+    if (e->memory >= 0 && n_prompts > e->memory)
+        return error_set(err, ERR_MEM, "stub: %d prompts are too many", n_prompts);
+    for (int i = 0; i < n_prompts; i++) {
+        if (holds(&prompts[i], e->poison))
+            raise(SIGKILL);
+        while (holds(&prompts[i], e->hang))
+            take(100);
+    }
+    take(e->ms);
+    for (int i = 0; i < n_prompts && rc == OK; i++)
+        rc = encode_one(e, &prompts[i], &results[i], err);
+    for (int i = 0; rc != OK && i < n_prompts; i++)
+        engine_result_free(&results[i]);
+    e->steps++;
+    return rc;
+}
+
+void engine_result_free(struct engine_result *result)
+{
+    free(result->hidden_states);
+    *result = (struct engine_result){0};
+}
+
+uint64_t engine_steps(const struct engine *e)
+{
+    return e->steps;
+}
+
+int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
+                          struct error *err)
+{
+    uint32_t hash = fnv(2166136261u, e->weights, strlen(e->weights));
+
+    (void)err;
+    for (int i = 0; i < 8; i++, hash = fnv(hash, "x", 1))
+        snprintf(digest + 8 * i, 9, "%08x", hash);
+    return OK;
+}
+
+int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err)
+{
+    return model_file_load_tokenizer(out, path, err);
+}

@@ -1,0 +1,935 @@
+#!/usr/bin/env python3
+"""The service as a client meets it: the real binary, its own Redis, an engine without a model.
+
+    test_service.py SERVICE FAKE_ENGINE TESTS_DIR SCRATCH_DIR [unittest's arguments]
+
+Standard library only. What an engine computes is another test's business: fake_engine makes its
+tensors from the token ids, and tensor() below has the same formula.
+"""
+import base64
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import unittest
+
+SERVICE, ENGINE, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:5])
+TOKENIZER = TESTS / "golden/gemma3-tiny/tokenizer.json"
+KEY = "a" * 52
+
+
+def wait_until(true, seconds=20, what="it"):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come within {seconds} s")
+
+
+class Process:
+    def __init__(self, name, folder, *args):
+        self.name, self.log = name, folder / f"{name}.log"
+        with open(self.log, "ab") as log:
+            env = {k: v for k, v in os.environ.items() if not k.startswith("PE_")}
+            self.process = subprocess.Popen([str(a) for a in args], stdout=log, stderr=log, env=env)
+
+    def end(self, how=signal.SIGTERM, seconds=30):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(seconds)
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+
+class Redis(Process):
+    def __init__(self, role, folder, durable):
+        self.folder, self.role, self.durable = folder, role, durable
+        self.socket = folder / f"{role}.sock"
+        self.url = f"unix:{self.socket}"
+        super().__init__(role, folder, "redis-server", "--port", 0, "--unixsocket", self.socket,
+                         "--dir", folder, "--save", "", "--appendonly", "yes" if durable else "no",
+                         "--appendfsync", "always", "--appenddirname", role, "--maxmemory", "256mb",
+                         "--maxmemory-policy", "noeviction" if durable else "allkeys-lfu")
+        wait_until(lambda: self.answers("PING"), what="Redis")
+
+    def command(self, *words):
+        words = [w if isinstance(w, bytes) else str(w).encode() for w in words]
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(10)
+            s.connect(str(self.socket))
+            s.sendall(b"*%d\r\n" % len(words) +
+                      b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+            return self.read(s.makefile("rb"))
+
+    def read(self, f):
+        line = f.readline()
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"$":
+            return None if rest == b"-1" else f.read(int(rest) + 2)[:-2]
+        if kind == b"*":
+            return [self.read(f) for _ in range(int(rest))]
+        if kind == b"-":
+            raise RuntimeError(rest.decode())
+        return rest
+
+    def answers(self, *words):
+        try:
+            self.command(*words)
+            return True
+        except (OSError, RuntimeError):
+            return False
+
+
+class Service(Process):
+    def __init__(self, stack, name, *flags):
+        folder = stack.folder
+        ready = folder / f"{name}.ready"
+        ready.unlink(missing_ok=True)
+        admin = folder / f"{name}-admin.sock"
+        super().__init__(name, folder, SERVICE, "--redis-queue", stack.queue.url, "--redis-cache",
+                         stack.cache.url, "--key-secret-file", folder / "key", "--listen",
+                         "127.0.0.1:0", "--admin-listen", f"unix:{admin}", "--ready-file", ready,
+                         "--http-threads", 2, *flags)
+        self.admin = admin
+        wait_until(lambda: ready.exists() or self.process.poll() is not None, what="the service")
+        if self.process.poll() is not None:
+            raise AssertionError(self.text())
+        host, _, port = ready.read_text().strip().rpartition(":")
+        self.address = (host, int(port))
+
+    def request(self, method, path, body=None, headers=None, timeout=60):
+        """(status, headers, body); a dict is sent as JSON."""
+        connection = http.client.HTTPConnection(*self.address, timeout=timeout)
+        headers = dict(headers or {})
+        if isinstance(body, (dict, list)):
+            body = json.dumps(body).encode()
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def encode(self, body, headers=None, timeout=60):
+        return self.request("POST", "/v1/encode", body, headers, timeout)
+
+    def raw(self, data, timeout=10):
+        """What comes back for these bytes, until the server closes or is silent."""
+        with socket.create_connection(self.address, timeout=timeout) as s:
+            s.sendall(data)
+            got = b""
+            s.settimeout(3)
+            try:
+                while chunk := s.recv(65536):
+                    got += chunk
+            except (TimeoutError, ConnectionResetError):
+                pass
+            return got
+
+    def admin_get(self, path):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(10)
+            s.connect(str(self.admin))
+            s.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            head, _, body = s.makefile("rb").read().partition(b"\r\n\r\n")
+            return int(head.split()[1]), body.decode()
+
+    def metric(self, name):
+        """One number of /metrics; the admin listener may have no room for a moment under load."""
+        for _ in range(50):
+            try:
+                return self.metric_once(name)
+            except OSError:
+                time.sleep(0.1)
+        return self.metric_once(name)
+
+    def metric_once(self, name):
+        for line in self.admin_get("/metrics")[1].splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[1])
+        raise AssertionError(f"no metric {name}")
+
+
+class Stack:
+    """Two Redis, a model card, a service; engines come and go."""
+
+    def __init__(self, name):
+        self.folder = SCRATCH / "service" / name
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.n = 0
+        self.running = []
+        (self.folder / "key").write_bytes(os.urandom(32))
+        self.queue = self.keep(Redis("queue", self.folder, True))
+        self.cache = self.keep(Redis("cache", self.folder, False))
+
+    def keep(self, process):
+        self.running.append(process)
+        return process
+
+    def service(self, *flags):
+        self.n += 1
+        return self.keep(Service(self, f"service{self.n}", *flags))
+
+    def engine(self, *flags):
+        self.n += 1
+        engine = self.keep(Process(f"engine{self.n}", self.folder, ENGINE, "--redis-queue",
+                                   self.queue.url, "--redis-cache", self.cache.url, "--tokenizer",
+                                   TOKENIZER, "--journal", self.folder / "journal", *flags))
+        wait_until(lambda: "ready" in engine.text() or engine.process.poll() is not None)
+        return engine
+
+    def journal(self):
+        path = self.folder / "journal"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def restart_queue(self):
+        self.queue = self.keep(Redis("queue", self.folder, True))
+
+    def close(self):
+        """Ends all; a service must end well, and must not have logged what it must not."""
+        codes = [(p, p.end(signal.SIGKILL if isinstance(p, Redis) else signal.SIGTERM))
+                 for p in reversed(self.running)]
+        for process, code in codes:
+            if isinstance(process, Service):
+                text = process.text()
+                assert code == 0, text[-8000:]
+                assert "canary" not in text, "a prompt's text is in a log"
+                assert "Sanitizer" not in text, text[-8000:]
+
+
+def tensor(ids, layers, width, item=2):
+    """Byte k of the hidden states, as fake_engine.c fills them."""
+    seed = 0
+    for number in list(ids) + list(layers):
+        seed = (seed * 31 + number) & 0xffffffff
+    n = len(layers) * len(ids) * width * item
+    return bytes((seed + k * 7 + (k >> 8)) & 0xff for k in range(n))
+
+
+def read_safetensors(data):
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    metadata = header.pop("__metadata__", {})
+    body = data[8 + length:]
+    end = max(v["data_offsets"][1] for v in header.values())
+    assert end == len(body), (end, len(body))
+    return {k: (v["dtype"], v["shape"], body[slice(*v["data_offsets"])])
+            for k, v in header.items()}, metadata
+
+
+class Case(unittest.TestCase):
+    def problem(self, answer, status, code, words=""):
+        got, headers, body = answer
+        self.assertEqual(got, status, body[:300])
+        self.assertEqual(headers["content-type"], "application/problem+json")
+        problem = json.loads(body)
+        self.assertEqual(problem["code"], code, problem)
+        self.assertEqual(problem["status"], status)
+        self.assertEqual(problem["request_id"], headers["x-request-id"])
+        self.assertEqual(headers["x-content-type-options"], "nosniff")
+        self.assertIn(words, problem["detail"])
+        if status in (429, 503):
+            self.assertGreaterEqual(int(headers["retry-after"]), 1)
+        return problem
+
+    def good(self, answer, status=200):
+        self.assertEqual(answer[0], status, answer[2][:500])
+        return answer[1], answer[2]
+
+
+class Main(Case):
+    """One stack with an engine; prompts with special characters make it misbehave."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("main")
+        cls.stack.engine("--only-register")
+        cls.service = cls.stack.service()
+        cls.ids = {c: cls.tokens(c)[-1] for c in "789&"}
+        assert len(set(cls.ids.values())) == 4, cls.ids
+        cls.stack.engine("--slow-id", cls.ids["7"], "--slow-ms", 1200, "--fail-id", cls.ids["8"],
+                         "--hang-id", cls.ids["9"], "--lease-ms", 30000)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    @classmethod
+    def tokens(cls, text):
+        status, _, body = cls.service.request("POST", "/v1/tokenize", {"prompt": text})
+        assert status == 200, body
+        return json.loads(body)["prompts"][0]["ids"]
+
+    # ---- answers ----
+
+    def test_safetensors(self):
+        headers, body = self.good(self.service.encode({"prompt": "a red fox"}))
+        self.assertEqual(headers["content-type"], "application/safetensors")
+        self.assertEqual(headers["x-cache"], "miss")
+        self.assertEqual(headers["vary"], "Accept")
+        self.assertIn("encode;dur=", headers["server-timing"])
+        tensors, metadata = read_safetensors(body)
+        ids = self.tokens("a red fox")
+        self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "output": "hidden_states",
+                                    "tokens": str(len(ids)), "truncated": "false"})
+        self.assertEqual(list(tensors), ["p0.hidden_states", "p0.token_ids"])
+        self.assertEqual(tensors["p0.hidden_states"],
+                         ("BF16", [8, len(ids), 128], tensor(ids, range(8), 128)))
+        self.assertEqual(tensors["p0.token_ids"],
+                         ("I32", [len(ids)], struct.pack(f"<{len(ids)}i", *ids)))
+        headers, again = self.good(self.service.encode({"prompt": "  a red fox\n"}))
+        self.assertEqual((headers["x-cache"], again), ("hit", body))
+
+    def test_several_and_negative(self):
+        prompts = ["one", "two words", ""]
+        headers, body = self.good(self.service.encode(
+            {"prompts": prompts, "negative_prompt": "one", "layers": [7, 0], "dtype": "float32"}))
+        self.assertNotIn("etag", headers)
+        tensors, metadata = read_safetensors(body)
+        self.assertEqual(metadata["negative_index"], "3")
+        self.assertEqual(metadata["layers"], "7,0")
+        for i, prompt in enumerate(prompts + ["one"]):
+            ids = self.tokens(prompt)
+            self.assertEqual(tensors[f"p{i}.hidden_states"],
+                             ("F32", [2, len(ids), 128], tensor(ids, [7, 0], 128, 4)))
+
+    def test_json_and_npy(self):
+        body = {"prompt": "formats", "layers": [3], "dtype": "float16"}
+        ids = self.tokens("formats")
+        headers, text = self.good(self.service.encode(body, {"Accept": "application/json"}))
+        self.assertEqual(headers["content-type"], "application/json")
+        answer = json.loads(text)
+        self.assertEqual((answer["output"], answer["layers"]), ("hidden_states", [3]))
+        prompt = answer["prompts"][0]
+        self.assertEqual((prompt["tokens"], prompt["truncated"]), (len(ids), False))
+        states = prompt["tensors"]["hidden_states"]
+        self.assertEqual((states["dtype"], states["shape"]), ("F16", [1, len(ids), 128]))
+        self.assertEqual(base64.b64decode(states["data"], validate=True), tensor(ids, [3], 128))
+        headers, npy = self.good(self.service.encode(body, {"Accept": "application/x-npy"}))
+        self.assertEqual(npy[:8], b"\x93NUMPY\x01\x00")
+        length = struct.unpack("<H", npy[8:10])[0]
+        self.assertEqual((10 + length) % 64, 0)
+        self.assertEqual(eval(npy[10:10 + length]), {"descr": "<f2", "fortran_order": False,
+                                                     "shape": (1, len(ids), 128)})
+        self.assertEqual(npy[10 + length:], tensor(ids, [3], 128))
+        for body in ({"prompt": "x"}, {"prompts": ["x", "y"], "dtype": "float32"}):
+            self.problem(self.service.encode(body, {"Accept": "application/x-npy"}), 406,
+                         "not_acceptable", "npy")
+
+    def test_results_etag_and_head(self):
+        headers, body = self.good(self.service.encode({"prompt": "etag"}))
+        etag = headers["etag"]
+        key = etag.strip('"').split(".")[0]
+        path = f"/v1/results/{key}"
+        headers, got = self.good(self.service.request("GET", path))
+        self.assertEqual((headers["etag"], got), (etag, body))
+        for value in (etag, f'"x", W/{etag}', "*"):
+            status, headers, got = self.service.request("GET", path, headers={
+                "If-None-Match": value})
+            self.assertEqual((status, got, headers["etag"]), (304, b"", etag))
+        self.good(self.service.request("GET", path, headers={
+            "If-None-Match": etag, "Accept": "application/json"}))
+        status, headers, got = self.service.request("HEAD", path)
+        self.assertEqual((status, got, headers["content-length"]), (200, b"", str(len(body))))
+        self.problem(self.service.request("GET", f"/v1/results/{KEY}"), 404, "result_not_found")
+        self.problem(self.service.request("GET", "/v1/results/nokey"), 404, "result_not_found")
+        self.problem(self.service.request("GET", path, headers={"Accept": "text/html"}), 406,
+                     "not_acceptable")
+
+    def test_truncation(self):
+        long = "word " * 3000
+        headers, body = self.good(self.service.encode({"prompt": long, "layers": [0]}))
+        self.assertEqual(read_safetensors(body)[1]["truncated"], "true")
+        self.assertEqual(read_safetensors(body)[1]["tokens"], "1024")
+        self.problem(self.service.encode({"prompt": long, "on_overflow": "error"}), 422,
+                     "prompt_too_long", "1024")
+        answer = json.loads(self.good(self.service.request(
+            "POST", "/v1/tokenize", {"prompts": [long, "x"]}))[1])
+        self.assertEqual(answer["model"], "tiny")
+        self.assertTrue(answer["prompts"][0]["truncated"])
+        self.assertGreater(answer["prompts"][0]["uncut_count"], 1024)
+        self.assertEqual(answer["prompts"][0]["count"], 1024)
+
+    def test_models_and_openapi(self):
+        model = json.loads(self.good(self.service.request("GET", "/v1/models"))[1])["models"][0]
+        self.assertEqual((model["id"], model["max_tokens"]), ("tiny", 1024))
+        self.assertEqual(model["outputs"]["hidden_states"]["layers"], 8)
+        headers, text = self.good(self.service.request("GET", "/openapi.yaml"))
+        self.assertEqual(headers["content-type"], "application/yaml")
+        self.assertEqual(text, (TESTS.parent / "openapi/openapi.yaml").read_bytes())
+
+    def test_request_id(self):
+        self.assertEqual(self.service.request("GET", "/v1/models", headers={
+            "X-Request-Id": "my-id.7"})[1]["x-request-id"], "my-id.7")
+        for bad in ("a b", "x" * 65, "é"):
+            got = self.service.request("GET", "/v1/models", headers={
+                "X-Request-Id": bad.encode()})[1]["x-request-id"]
+            self.assertRegex(got, r"^[0-9a-f]+-[0-9a-f]+$")
+
+    # ---- bad requests ----
+
+    def test_bad_bodies(self):
+        deep = b'{"prompt":' + b"[" * 17 + b"]" * 17 + b"}"
+        cases = [
+            (b"", 400, "bad_json"), (b"{", 400, "bad_json"), (b"nonsense", 400, "bad_json"),
+            (b'{"prompt":"x"} x', 400, "bad_json"), (b'{"prompt":"\\ud800"}', 400, "bad_json"),
+            (b'{"prompt":"\xff"}', 400, "bad_utf8"), (b'{"prompt":"\xc0\xaf"}', 400, "bad_utf8"),
+            (b'{"prompt":"x","prompt":"y"}', 400, "duplicate_field"),
+            (deep, 400, "too_complex"),
+            (b'{"prompts":[' + b"1," * 5000 + b"1]}", 400, "too_complex"),
+            (b"[]", 422, "invalid_field"), (b"7", 422, "invalid_field"),
+            (b"{}", 422, "invalid_field"), (b'{"prompts":[]}', 422, "invalid_field"),
+            (b'{"prompt":7}', 422, "invalid_field"), (b'{"prompt":null}', 422, "invalid_field"),
+            (b'{"prompts":"x"}', 422, "invalid_field"), (b'{"prompts":[1]}', 422, "invalid_field"),
+            (b'{"prompt":"x","prompts":["y"]}', 422, "invalid_field"),
+            (json.dumps({"prompts": ["x"] * 33}).encode(), 422, "invalid_field"),
+            (json.dumps({"prompts": ["x"] * 32, "negative_prompt": ""}).encode(), 422,
+             "invalid_field"),
+            (b'{"prompt":"x","negative_prompt":[]}', 422, "invalid_field"),
+            (b'{"prompt":"x","promt":"y"}', 422, "unknown_field"),
+            (b'{"prompt":"x","a canary in a name":"y"}', 422, "unknown_field"),
+            (b'{"prompt":"x","model":"nobody"}', 422, "unknown_model"),
+            (b'{"prompt":"x","model":"a/b"}', 422, "invalid_field"),
+            (b'{"prompt":"x","model":7}', 422, "invalid_field"),
+            (b'{"prompt":"x","layers":[8]}', 422, "invalid_field"),
+            (b'{"prompt":"x","layers":[-1]}', 422, "invalid_field"),
+            (b'{"prompt":"x","layers":[1.0]}', 422, "invalid_field"),
+            (b'{"prompt":"x","layers":[]}', 422, "invalid_field"),
+            (b'{"prompt":"x","layers":[1,1]}', 422, "invalid_field"),
+            (b'{"prompt":"x","layers":5}', 422, "invalid_field"),
+            (b'{"prompt":"x","output":"pooled"}', 422, "invalid_field"),
+            (b'{"prompt":"x","output":"embeddings"}', 422, "output_unavailable"),
+            (b'{"prompt":"x","output":"features"}', 422, "output_unavailable"),
+            (b'{"prompt":"x","dtype":"int8"}', 422, "invalid_field"),
+            (b'{"prompt":"x","on_overflow":true}', 422, "invalid_field"),
+            (b'{"prompt":"x","cache":"never"}', 422, "invalid_field"),
+        ]
+        for body, status, code in cases:
+            with self.subTest(body=body[:60]):
+                problem = self.problem(self.service.encode(body), status, code)
+                self.assertNotIn("canary", json.dumps(problem))
+        self.assertIn("--ltx", json.loads(self.service.encode(cases[-5][0])[2])["detail"])
+        self.problem(self.service.request("POST", "/v1/tokenize", {"prompt": "x", "layers": [1]}),
+                     422, "unknown_field")
+
+    def test_protocol(self):
+        self.problem(self.service.request("GET", "/"), 404, "not_found")
+        self.problem(self.service.request("GET", "/v1/jobs/"), 404, "not_found")
+        self.problem(self.service.request("GET", f"/v1/jobs/{KEY}/x"), 404, "not_found")
+        for method, path, allow in (("GET", "/v1/encode", "POST"),
+                                    ("POST", f"/v1/jobs/{KEY}", "GET, HEAD, DELETE"),
+                                    ("PATCH", "/v1/models", "GET, HEAD"),
+                                    ("OPTIONS", "/v1/tokenize", "POST")):
+            answer = self.service.request(method, path)
+            self.problem(answer, 405, "method_not_allowed")
+            self.assertEqual(answer[1]["allow"], allow)
+        self.problem(self.service.encode({"prompt": "x"}, {"Accept": "image/png"}), 406,
+                     "not_acceptable")
+        self.problem(self.service.request("GET", "/v1/models", headers={"Accept": "text/html"}),
+                     406, "not_acceptable")
+        self.problem(self.service.encode(b"{}", {"Content-Type": "text/plain"}), 415,
+                     "unsupported_media_type")
+        self.problem(self.service.encode(b"{}", {"Content-Type": "application/json; charset=x"}),
+                     415, "unsupported_media_type")
+        problem = self.problem(self.service.encode(b" " * 300000), 413, "body_too_large")
+        self.assertEqual((problem["bytes"], problem["limit"]), (300000, 262144))
+
+    def test_framing(self):
+        """No two servers may read one connection differently."""
+        body = b'{"prompt":"x"}'
+        good = (b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 14\r\n\r\n" + body)
+        self.assertIn(b" 200 ", self.service.raw(good.replace(b"Host", b"Connection: close\r\nHost")))
+        cases = {
+            "no length": good.replace(b"Content-Length: 14\r\n", b""),
+            "chunked": good.replace(b"Content-Length: 14", b"Transfer-Encoding: chunked"),
+            "both": good.replace(b"Content-Length", b"Transfer-Encoding: chunked\r\nContent-Length"),
+            "encoding identity": good.replace(b"Content-Length",
+                                              b"Transfer-Encoding: identity\r\nContent-Length"),
+            "two lengths": good.replace(b"Content-Length", b"Content-Length: 14\r\nContent-Length"),
+            "other lengths": good.replace(b"Content-Length", b"Content-Length: 2\r\nContent-Length"),
+            "two hosts": good.replace(b"Host: x", b"Host: x\r\nHost: y"),
+            "no host": good.replace(b"Host: x\r\n", b""),
+            "bad length": good.replace(b"14\r\n", b"+14\r\n"),
+            "hex length": good.replace(b"14\r\n", b"0xe\r\n"),
+            "huge length": good.replace(b"14\r\n", b"99999999999999999999999\r\n"),
+            "bad name": good.replace(b"Host: x", b"Host: x\r\nA\x01B: y"),
+            "space in name": good.replace(b"Host: x", b"Host: x\r\nContent-Length : 3"),
+            "long name": good.replace(b"Host: x", b"Host: x\r\n" + b"A" * 40000 + b": y"),
+            "no http": b"\x16\x03\x01 hello\r\n\r\n",
+        }
+        for name, data in cases.items():
+            with self.subTest(name):
+                got = self.service.raw(data + b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+                status = int(got.split()[1]) if got.startswith(b"HTTP/1.1 ") else 0
+                self.assertTrue(status == 0 or 400 <= status < 500 or status == 505, got[:200])
+                self.assertNotIn(b"HTTP/1.1 200", got)  # the connection ended with it
+        self.assertIn(b"length_required", self.service.raw(cases["no length"]))
+        self.assertIn(b"length_required", self.service.raw(cases["chunked"]))
+        self.assertIn(b"length_required", self.service.raw(cases["both"]))
+        self.good(self.service.encode({"prompt": "alive"}))
+
+    def test_slow_headers_and_gone_client(self):
+        service = self.stack.service("--header-timeout", 1, "--body-timeout", 1)
+        with socket.create_connection(service.address, timeout=10) as s:
+            start = time.monotonic()
+            try:
+                for byte in b"GET /v1/models HTTP/1.1\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa":
+                    s.sendall(bytes([byte]))
+                    time.sleep(0.15)
+            except OSError:
+                pass
+            self.assertLess(time.monotonic() - start, 6)
+        with socket.create_connection(service.address, timeout=10) as s:
+            s.sendall(b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                      b"Content-Length: 99\r\n\r\n{")
+            self.assertLess(len(s.recv(4096)), 4096)  # closed, not waited for
+        self.assertGreaterEqual(service.metric("pe_connections_too_slow_total"), 2)
+        body = json.dumps({"prompt": "gone 7"}).encode()
+        with socket.create_connection(service.address, timeout=10) as s:
+            s.sendall(b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                      b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            wait_until(lambda: service.metric("pe_connections_parked") == 1)
+        wait_until(lambda: service.metric("pe_clients_gone_total") == 1)
+        wait_until(lambda: service.metric("pe_waiters") == 0)
+        self.assertEqual(service.metric("pe_connections_parked"), 0)
+        self.assertEqual(service.end(), 0)
+
+    # ---- jobs ----
+
+    def test_async_and_job_routes(self):
+        headers, body = self.good(self.service.encode(
+            {"prompt": "later 7", "negative_prompt": "soon"}, {"Prefer": "respond-async"}), 202)
+        accepted = json.loads(body)
+        self.assertEqual(headers["location"], accepted["job"])
+        self.assertGreaterEqual(int(headers["retry-after"]), 1)
+        self.assertIn("?negative_index=1", accepted["job"])
+        states = json.loads(self.good(self.service.request("GET", accepted["job"]))[1])
+        self.assertEqual(len(states["jobs"]), 2)
+        self.assertIn(states["jobs"][0]["state"], ("waiting", "running"))
+        self.assertEqual(states["jobs"][0]["model"], "tiny")
+        self.good(self.service.request("GET", accepted["result"]), 202)
+        states = json.loads(self.good(self.service.request("GET", accepted["job"], headers={
+            "Prefer": "wait=20"}))[1])
+        self.assertEqual([j["state"] for j in states["jobs"]], ["done", "done"])
+        _, result = self.good(self.service.request("GET", accepted["result"]))
+        headers, again = self.good(self.service.encode({"prompt": "later 7",
+                                                        "negative_prompt": "soon"}))
+        self.assertEqual((headers["x-cache"], result), ("hit", again))
+        self.problem(self.service.request("GET", f"/v1/jobs/{KEY}"), 404, "job_not_found")
+        self.problem(self.service.request("GET", f"/v1/jobs/{KEY}/result"), 404, "job_not_found")
+        self.problem(self.service.request("DELETE", f"/v1/jobs/{KEY}"), 404, "job_not_found")
+        self.problem(self.service.request("GET", "/v1/jobs/short"), 404, "job_not_found")
+        self.problem(self.service.request("GET", accepted["job"].replace("=1", "=0")), 422,
+                     "invalid_field")
+
+    def test_wait_runs_out(self):
+        start = time.monotonic()
+        headers, body = self.good(self.service.encode({"prompt": "hangs 9 canary"}, {"Prefer": "wait=1"}),
+                                  202)
+        self.assertLess(time.monotonic() - start, 3)
+        accepted = json.loads(body)
+        status, _, _ = self.service.request("DELETE", accepted["job"])
+        self.assertEqual(status, 200)
+
+    def test_waiting_for_a_result(self):
+        body = json.loads(self.good(self.service.encode(
+            {"prompt": "wait 7 for it"}, {"Prefer": "respond-async"}), 202)[1])
+        headers, result = self.good(self.service.request("GET", body["result"], headers={
+            "Prefer": "wait=20"}))
+        ids = self.tokens("wait 7 for it")
+        self.assertEqual(read_safetensors(result)[0]["p0.hidden_states"][2],
+                         tensor(ids, range(8), 128))
+
+    def test_failed_job(self):
+        self.problem(self.service.encode({"prompt": "fails 8 canary"}), 502, "job_failed", "told_to_fail")
+        self.problem(self.service.encode({"prompt": "fails 8 canary"}), 502, "job_failed", "told_to_fail")
+        body = json.loads(self.good(self.service.encode(
+            {"prompt": "fails 8 too"}, {"Prefer": "respond-async"}), 202)[1])
+        states = json.loads(self.good(self.service.request("GET", body["job"], headers={
+            "Prefer": "wait=10"}))[1])
+        self.assertEqual(states["jobs"][0]["state"], "failed")
+        self.assertEqual(states["jobs"][0]["error"], "told_to_fail")
+        self.problem(self.service.request("GET", body["result"]), 502, "job_failed")
+
+    def test_refresh_and_bypass(self):
+        def computed():
+            return len(self.stack.journal())
+        body = {"prompt": "again and again"}
+        _, first = self.good(self.service.encode(body))
+        n = computed()
+        headers, again = self.good(self.service.encode({**body, "cache": "refresh"}))
+        self.assertEqual((headers["x-cache"], again, computed()), ("miss", first, n + 1))
+        headers, again = self.good(self.service.encode({**body, "cache": "bypass"}))
+        self.assertEqual((headers["x-cache"], again, computed()), ("miss", first, n + 2))
+        key = headers["etag"].strip('"').split(".")[0]
+        self.assertLessEqual(int(self.stack.cache.command("PTTL", f"r:{key}")), 66000)
+        self.assertEqual(self.good(self.service.encode(body))[0]["x-cache"], "hit")
+
+    def test_lost_and_damaged_results(self):
+        body = {"prompt": "lost and found canary"}
+        headers, first = self.good(self.service.encode(body))
+        key = headers["etag"].strip('"').split(".")[0]
+        self.stack.cache.command("DEL", f"r:{key}")
+        self.assertEqual(self.good(self.service.encode(body))[1], first)
+        piece = bytearray(self.stack.cache.command("HGET", f"r:{key}", "0"))
+        piece[77] ^= 4
+        self.stack.cache.command("HSET", f"r:{key}", "0", bytes(piece))
+        before = self.service.metric("pe_damaged_results_total")
+        self.assertEqual(self.good(self.service.encode(body))[1], first)
+        self.assertEqual(self.service.metric("pe_damaged_results_total"), before + 1)
+        self.stack.cache.command("HSET", f"r:{key}", "h", b"no header")
+        self.assertEqual(self.good(self.service.encode(body))[1], first)
+
+    def test_many_waiters_one_computation(self):
+        n = 1000
+        before = len(self.stack.journal())
+        fetches = self.service.metric("pe_fetches_total")
+        body = json.dumps({"prompt": "everybody wants this 7"}).encode()
+        request = (b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                   b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        sockets = []
+        try:
+            for _ in range(n):
+                sockets.append(socket.create_connection(self.service.address, timeout=60))
+                sockets[-1].sendall(request)
+            wait_until(lambda: len(self.stack.journal()) > before)
+            answers, words = set(), []
+            for s in sockets:
+                head, _, data = s.makefile("rb").read().partition(b"\r\n\r\n")
+                self.assertIn(b" 200 ", head[:20])
+                answers.add(data)
+                words += [line.split()[1] for line in head.split(b"\r\n")
+                          if line.startswith(b"X-Cache")]
+        finally:
+            for s in sockets:
+                s.close()
+        self.assertEqual(len(answers), 1)
+        self.assertEqual(len(self.stack.journal()), before + 1)
+        self.assertEqual(words.count(b"miss"), 1)
+        self.assertGreater(words.count(b"joined"), 0)
+        if words.count(b"hit") == 0:  # on a slow machine the last ask after the end
+            self.assertEqual(self.service.metric("pe_fetches_total"), fetches + 1)
+        self.assertEqual(self.service.metric("pe_waiters"), 0)
+
+    def test_probes_beside_many_connections(self):
+        """The admin listener's descriptors are above 1024 then, which select() cannot watch."""
+        sockets = [socket.create_connection(self.service.address) for _ in range(1100)]
+        try:
+            wait_until(lambda: self.service.metric("pe_connections") >= 1100)
+            self.assertEqual(self.service.admin_get("/livez")[0], 200)
+        finally:
+            for s in sockets:
+                s.close()
+
+    def test_keep_alive_and_pipeline(self):
+        connection = http.client.HTTPConnection(*self.service.address, timeout=20)
+        for i in range(20):
+            connection.request("POST", "/v1/encode", json.dumps({"prompt": f"turn {i % 3}"}),
+                               {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            self.assertEqual(answer.status, 200)
+            answer.read()
+        connection.close()
+        one = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+        self.assertEqual(self.service.raw(one * 3 + one.replace(b"Host", b"Connection: close\r\nHost"))
+                         .count(b"HTTP/1.1 200"), 4)
+
+    def test_admin(self):
+        self.assertEqual(self.service.admin_get("/livez")[0], 200)
+        self.assertEqual(self.service.admin_get("/readyz"), (200, "ready\n"))
+        self.assertIn("pe_http_requests_total", self.service.admin_get("/metrics")[1])
+
+
+class Limits(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("limits")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def test_all(self):
+        stack = self.stack
+        service = stack.service("--job-deadline", 1, "--max-open-jobs", 2)
+        self.problem(service.encode({"prompt": "x"}), 503, "no_model")
+        self.problem(service.request("POST", "/v1/tokenize", {"prompt": "x"}), 503, "no_model")
+        stack.engine("--only-register")
+        wait_until(lambda: service.metric("pe_models") == 1)
+        # nobody claims: waiting jobs, and no room for a third
+        jobs = [json.loads(self.good(service.encode({"prompt": f"p{i}"}, {
+            "Prefer": "respond-async"}), 202)[1]) for i in range(2)]
+        states = json.loads(self.good(service.request("GET", jobs[1]["job"]))[1])
+        self.assertEqual((states["jobs"][0]["state"], states["jobs"][0]["place"]), ("waiting", 1))
+        self.problem(service.encode({"prompt": "p3"}), 503, "queue_full")
+        tenant = stack.service("--max-tenant-jobs", 1)
+        self.problem(tenant.encode({"prompt": "p4"}), 429, "tenant_quota")
+        # cancel one
+        states = json.loads(self.good(service.request("DELETE", jobs[0]["job"]))[1])
+        self.assertEqual(states["jobs"][0]["state"], "cancelled")
+        self.problem(service.request("GET", jobs[0]["result"]), 410, "cancelled")
+        # the other one's deadline passes before an engine comes
+        time.sleep(1.2)
+        engine = stack.engine()
+        self.problem(service.request("GET", jobs[1]["result"], headers={"Prefer": "wait=5"}), 504,
+                     "deadline_passed")
+        # a cancelled or expired job is computed for whoever asks again
+        self.good(service.encode({"prompt": "p0"}))
+        self.good(service.encode({"prompt": "p1"}))
+        self.assertEqual(engine.end(), -signal.SIGTERM)
+
+    def test_sizes(self):
+        stack = self.stack
+        stack.engine("--only-register", "--model-id", "large", "--states", 49, "--width", 3840)
+        service = stack.service()
+        wait_until(lambda: service.metric("pe_models") >= 1)
+        problem = self.problem(service.encode({"prompt": "word " * 600, "model": "large"}), 422,
+                               "result_too_large", "layers or fewer")
+        self.assertGreater(problem["bytes"], problem["limit"])
+        fit = problem["layers_that_fit"]
+        self.good(service.encode({"prompt": "word " * 600, "model": "large",
+                                  "layers": list(range(fit))}, {"Prefer": "respond-async"}), 202)
+        self.problem(service.encode({"prompt": "word " * 600, "model": "large",
+                                     "layers": list(range(fit + 1))}), 422, "result_too_large")
+        small = stack.service("--max-request-bytes", 100000)
+        self.problem(small.encode({"prompts": ["one two three"] * 3, "model": "large"}), 422,
+                     "result_too_large", "the answer")
+        self.problem(service.encode({"prompts": ["word " * 55] * 2, "model": "large"},
+                                    {"Accept": "application/json"}), 422, "result_too_large",
+                     "JSON")
+
+
+class Large(Case):
+    """Results of many pieces."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("large")
+        cls.stack.engine("--states", 20, "--width", 3840)
+        cls.service = cls.stack.service()
+        wait_until(lambda: cls.service.metric("pe_models") == 1)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def test_pieces(self):
+        text = "a much longer prompt " * 4
+        headers, body = self.good(self.service.encode({"prompts": [text, "short", text]}))
+        tensors, _ = read_safetensors(body)
+        ids = struct.unpack(f"<{len(tensors['p0.token_ids'][2]) // 4}i", tensors["p0.token_ids"][2])
+        want = tensor(ids, range(20), 3840)
+        self.assertGreater(len(want), 2 << 20)
+        self.assertTrue(tensors["p0.hidden_states"][2] == want)
+        self.assertTrue(tensors["p2.hidden_states"][2] == want)
+        _, text_body = self.good(self.service.encode({"prompt": text},
+                                                     {"Accept": "application/json"}))
+        states = json.loads(text_body)["prompts"][0]["tensors"]["hidden_states"]
+        self.assertTrue(base64.b64decode(states["data"], validate=True) == want)
+        wait_until(lambda: self.service.metric("pe_result_held_bytes") == 0)
+
+    def test_piece_lost_while_sending(self):
+        headers, body = self.good(self.service.encode({"prompt": "breaks in the middle " * 12}))
+        key = headers["etag"].strip('"').split(".")[0]
+        self.assertGreater(len(body), 8 << 20)
+        n = len(self.stack.journal())
+        last = max(int(f) for f in self.stack.cache.command("HKEYS", f"r:{key}") if f.isdigit())
+        piece = bytearray(self.stack.cache.command("HGET", f"r:{key}", last))
+        piece[0] ^= 1
+        self.stack.cache.command("HSET", f"r:{key}", last, bytes(piece))
+        _, again = self.good(self.service.encode({"prompt": "breaks in the middle " * 12}))
+        self.assertTrue(again == body)
+        self.assertEqual(len(self.stack.journal()), n + 1)
+
+    def test_slow_reader_takes_little_memory(self):
+        prompt = "slowly read " * 30
+        _, body = self.good(self.service.encode({"prompt": prompt}))
+        data = json.dumps({"prompt": prompt}).encode()
+        with socket.create_connection(self.service.address, timeout=30) as s:
+            s.sendall(b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                      b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            got = s.recv(1000)
+            time.sleep(0.5)
+            self.assertLessEqual(self.service.metric("pe_result_held_bytes"), 10 << 20)
+            while chunk := s.recv(1 << 16):
+                got += chunk
+        self.assertTrue(got.partition(b"\r\n\r\n")[2] == body)
+
+
+    def test_no_room_for_another_answer(self):
+        service = self.stack.service("--max-held-bytes", 1 << 20)
+        wait_until(lambda: service.metric("pe_models") == 1)
+        prompt = {"prompt": "fills the memory " * 30}
+        self.good(service.encode(prompt, {"Prefer": "wait=30"}))
+        data = json.dumps(prompt).encode()
+        with socket.create_connection(service.address, timeout=30) as s:
+            s.sendall(b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                      b"Content-Length: %d\r\n\r\n" % len(data) + data)
+            s.recv(100)
+            wait_until(lambda: service.metric("pe_result_held_bytes") > 1 << 20)
+            self.problem(service.encode(prompt), 503, "overloaded")
+        wait_until(lambda: service.metric("pe_result_held_bytes") == 0)
+        self.good(service.encode(prompt))
+
+
+class Weights(Case):
+    """Old and new weights of one model side by side."""
+
+    def test_never_mixed(self):
+        stack = Stack("weights")
+        try:
+            old = stack.engine("--weights", "0", "--width", 64)
+            service = stack.service()
+            wait_until(lambda: service.metric("pe_models") == 1)
+            body = {"prompt": "which weights"}
+            _, first = self.good(service.encode(body))
+            self.assertEqual(read_safetensors(first)[0]["p0.hidden_states"][1][2], 64)
+            stack.engine("--weights", "1", "--width", 32)
+            wait_until(lambda: service.metric("pe_models") == 2)
+            headers, second = self.good(service.encode(body))
+            self.assertEqual(headers["x-cache"], "miss")
+            self.assertEqual(read_safetensors(second)[0]["p0.hidden_states"][1][2], 32)
+            old.end()
+            models = json.loads(service.request("GET", "/v1/models")[2])["models"]
+            self.assertEqual([m["weights"][0] for m in models], ["1", "0"])
+            stack.engine("--only-register", "--model-id", "another")
+            wait_until(lambda: service.metric("pe_models") == 3)
+            self.problem(service.encode(body), 422, "invalid_field", "'model' is needed")
+            self.good(service.encode({**body, "model": "tiny"}))
+        finally:
+            stack.close()
+
+
+class Faults(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("faults")
+        cls.stack.engine("--only-register")
+        cls.service = cls.stack.service("--redis-timeout-ms", 1000)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def test_queue_away_and_back(self):
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(self.service.encode, {"prompt": f"kept {i}"}) for i in range(3)]
+            wait_until(lambda: self.service.metric('pe_prompts_total{cache="miss"}') == 3)
+            self.stack.queue.end(signal.SIGKILL)
+            self.problem(self.service.encode({"prompt": "canary, not now"}), 503, "queue_unavailable")
+            self.problem(self.service.request("GET", f"/v1/jobs/{KEY}"), 503, "queue_unavailable")
+            wait_until(lambda: self.service.admin_get("/readyz")[0] == 503)
+            self.assertEqual(self.service.admin_get("/livez")[0], 200)
+            self.assertEqual(self.service.metric("pe_waiters"), 3)
+            self.stack.restart_queue()
+            engine = self.stack.engine()
+            for answer in waiting:
+                self.good(answer.result(30))
+            wait_until(lambda: self.service.admin_get("/readyz")[0] == 200)
+            self.good(self.service.encode({"prompt": "now"}))
+            # jobs that the queue has forgotten while somebody waits are sent again
+            engine.end()
+            misses = self.service.metric('pe_prompts_total{cache="miss"}')
+            waiting = pool.submit(self.service.encode, {"prompt": "forgotten"})
+            wait_until(lambda: self.service.metric('pe_prompts_total{cache="miss"}') > misses)
+            self.stack.queue.command("FLUSHALL")
+            self.stack.engine()
+            self.good(waiting.result(40))
+            self.assertEqual(self.service.metric('pe_resubmits_total{lost="job"}'), 1)
+
+    def test_zz_cache_away(self):
+        self.stack.cache.end(signal.SIGKILL)
+        self.problem(self.service.encode({"prompt": "canary without a cache"}), 503, "cache_unavailable")
+        self.problem(self.service.request("GET", f"/v1/results/{KEY}"), 503, "cache_unavailable")
+
+
+class Start(Case):
+    """What stops the start, and how it ends."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("start")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def run_service(self, **changes):
+        flags = {"--redis-queue": self.stack.queue.url, "--redis-cache": self.stack.cache.url,
+                 "--key-secret-file": self.stack.folder / "key", "--listen": "127.0.0.1:0",
+                 "--admin-listen": "127.0.0.1:0"}
+        flags.update({"--" + k.replace("_", "-"): v for k, v in changes.items()})
+        args = [f"{k}={v}" for k, v in flags.items() if v is not None]
+        return subprocess.run([SERVICE, *args], capture_output=True, timeout=30, text=True)
+
+    def test_refusals(self):
+        short = self.stack.folder / "short"
+        short.write_text("short")
+        for words, changes in {
+                "no key secret": {"key_secret_file": None},
+                "16 to 1024 bytes": {"key_secret_file": short},
+                "nothing/here": {"key_secret_file": "/nothing/here"},
+                "API keys": {"listen": "0.0.0.0:0"},
+                "noeviction": {"redis_queue": self.stack.cache.url,
+                               "redis_cache": self.stack.queue.url},
+                "nowhere.sock": {"redis_queue": "unix:/nowhere.sock"},
+                "--wait": {"wait": "soon"},
+                "unknown flag": {"colour": "red"}}.items():
+            with self.subTest(words):
+                result = self.run_service(**changes)
+                self.assertEqual(result.returncode, 1)
+                last = result.stderr.splitlines()[-1]
+                self.assertTrue(last.startswith("prompt-encoder-service: "), result.stderr)
+                self.assertIn(words, last)
+
+    def test_unix_socket(self):
+        path, ready = self.stack.folder / "http.sock", self.stack.folder / "unix.ready"
+        service = self.stack.keep(Process(
+            "unix", self.stack.folder, SERVICE, "--redis-queue", self.stack.queue.url,
+            "--redis-cache", self.stack.cache.url, "--key-secret-file", self.stack.folder / "key",
+            "--listen", f"unix:{path}", "--admin-listen", "127.0.0.1:0", "--ready-file", ready))
+        wait_until(ready.exists)
+        self.assertEqual(ready.read_text(), f"unix:{path}\n")
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(10)
+            s.connect(str(path))
+            s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            self.assertIn(b'{"models":', s.makefile("rb").read())
+        self.assertEqual(service.end(), 0)
+
+    def test_drain(self):
+        stack = self.stack
+        stack.engine("--only-register")
+        service = stack.service("--drain", 1)
+        wait_until(lambda: service.metric("pe_models") == 1)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(service.encode, {"prompt": f"durable {i}"}) for i in range(5)]
+            wait_until(lambda: service.metric("pe_waiters") == 5)
+            start = time.monotonic()
+            self.assertEqual(service.end(), 0)
+            self.assertLess(time.monotonic() - start, 8)
+            for answer in waiting:
+                headers, _ = self.good(answer.result(10), 202)
+                self.assertEqual(headers["connection"], "close")
+        self.assertIn("draining", service.text())
+
+
+if __name__ == "__main__":
+    if shutil.which("redis-server") is None:
+        print("skipped: there is no redis-server")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""`prompt-encoder up` as a user runs it: real Redis, real engine, real service.
+
+    test_up.py PROMPT_ENCODER TESTS_DIR SCRATCH_DIR
+
+Standard library only. Exit 77 where there is no redis-server.
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+PROGRAM, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
+TINY = TESTS / "golden/gemma3-tiny"
+PROMPTS = json.loads((TESTS / "golden/prompts.json").read_text())
+
+
+def processes_of(state):
+    """Pids of everything that was started for this state folder, ourselves left out."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+        except OSError:
+            continue
+        if str(state) in line and " up " not in line:
+            found[int(entry.name)] = line
+    return found
+
+
+class Up(unittest.TestCase):
+    def setUp(self):
+        # a short path: sockets lie in it
+        self.state = pathlib.Path(tempfile.mkdtemp(prefix="pe-up-", dir="/tmp"))
+        self.process = None
+
+    def tearDown(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def start(self, *args):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PE_")}
+        self.process = subprocess.Popen(
+            [PROGRAM, "up", "--model", TINY, "--listen", "127.0.0.1:0", "--state", self.state,
+             *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean)
+        line = self.process.stdout.readline()
+        self.assertRegex(line, r"^ready http://127\.0\.0\.1:\d+\n$",
+                         "" if line else self.process.stderr.read())
+        return line.split()[1]
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        self.assertEqual(self.process.wait(60), 0)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        self.assertEqual(processes_of(self.state), {})
+
+    def ask(self, url, body=None, **headers):
+        request = urllib.request.Request(
+            url, data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", **headers})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.headers, answer.read()
+
+    def test_http_answers_what_encode_writes(self):
+        url = self.start()
+        out = self.state / "encoded.safetensors"
+        for dtype in ("bfloat16", "float32"):
+            subprocess.run([PROGRAM, "encode", "--model", TINY, "--dtype", dtype, "-o", out,
+                            *PROMPTS[2:8]], check=True, capture_output=True)
+            status, headers, body = self.ask(url + "/v1/encode",
+                                             {"prompts": PROMPTS[2:8], "dtype": dtype,
+                                              "output": "hidden_states"})
+            self.assertEqual((status, headers["Content-Type"], headers["X-Cache"]),
+                             (200, "application/safetensors", "miss"))
+            self.assertEqual(body, out.read_bytes())
+            status, headers, again = self.ask(url + "/v1/encode",
+                                              {"prompts": PROMPTS[2:8], "dtype": dtype,
+                                               "output": "hidden_states"})
+            self.assertEqual((status, headers["X-Cache"]), (200, "hit"))
+            self.assertEqual(again, body)
+        self.stop()
+
+    def test_what_dies_is_started_again(self):
+        url = self.start()
+        for round_, name in enumerate(("engine", "service", "queue.sock", "cache.sock", "engine")):
+            pids = [pid for pid, line in processes_of(self.state).items()
+                    if (f"prompt-encoder-{name} " in line or f"/{name}" in line.split("--dir")[0]
+                        and "redis-server" in line)]
+            self.assertEqual(len(pids), 1, processes_of(self.state))
+            os.kill(pids[0], signal.SIGKILL)
+            for _ in range(200):
+                try:
+                    status, _, _ = self.ask(url + "/v1/encode",
+                                            {"prompt": f"after {round_}",
+                                             "output": "hidden_states"})
+                    if status == 200:
+                        break
+                except (urllib.error.URLError, ConnectionError):
+                    pass
+                time.sleep(0.2)
+            else:
+                self.fail(f"no answer after the {name} was killed")
+        self.stop()
+
+    def test_accepted_work_outlives_it(self):
+        url = self.start()
+        status, headers, _ = self.ask(url + "/v1/encode",
+                                      {"prompt": "kept", "output": "hidden_states"},
+                                      Prefer="respond-async")
+        self.assertEqual(status, 202)
+        job = headers["Location"]
+        self.stop()
+        url = self.start()
+        for _ in range(100):
+            status, _, body = self.ask(url + job)
+            state = json.loads(body)["jobs"][0]["state"]
+            if state == "done":
+                break
+            time.sleep(0.1)
+        self.assertEqual(state, "done")
+        self.stop()
+
+    def test_one_state_folder_one_up(self):
+        self.start()
+        second = subprocess.run([PROGRAM, "up", "--model", TINY, "--state", self.state],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("another 'prompt-encoder up' uses it", second.stderr)
+        self.stop()
+
+    def test_a_model_that_is_none(self):
+        result = subprocess.run([PROGRAM, "up", "--model", TESTS, "--listen", "127.0.0.1:0",
+                                 "--state", self.state], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the engine ended before it was ready: ", result.stderr)
+        self.assertIn("config.json", result.stderr)
+        self.assertEqual(processes_of(self.state), {})
+
+    def test_a_port_in_use(self):
+        url = self.start()
+        other = pathlib.Path(tempfile.mkdtemp(prefix="pe-up-", dir="/tmp"))
+        result = subprocess.run([PROGRAM, "up", "--model", TINY, "--listen",
+                                 url.removeprefix("http://"), "--state", other],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("Address already in use", result.stderr)
+        self.assertEqual(processes_of(other), {})
+        shutil.rmtree(other)
+        self.stop()
+
+
+if __name__ == "__main__":
+    if shutil.which("redis-server") is None:
+        print("SKIPPED: no redis-server")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])
