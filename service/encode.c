@@ -184,7 +184,7 @@ static int fill_prompt(struct ticket_prompt *out, const struct work *w, size_t i
         rc = key_make_random(out->id, err);
     else
         rc = key_make(out->id, &w->service->secret,
-                      &(struct key_parts){.tenant = w->service->tenant,
+                      &(struct key_parts){.tenant = w->service->key_tenant,
                                           .weights = card->weights,
                                           .tokenizer = card->tokenizer,
                                           .output = request_output_name(w->request.output),

@@ -132,7 +132,8 @@ static int load_piece(struct result *r, struct io *io, size_t index, struct buf 
         count(C_DAMAGED, 1);
     if (rc != OK || !*found) {
         buf_free(out);
-        return rc;
+        /* a header without its pieces is of no use: away with it, so that the job runs again */
+        return rc != OK || damaged ? rc : cache_delete(io_cache(io), r->id, err);
     }
     count(C_PIECES, 1);
     count(C_PIECE_BYTES, (int)out->len);

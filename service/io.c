@@ -1,12 +1,18 @@
 #include "service/io.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_QUEUES = 64 };
+#include "base/clock.h"
+
+enum {
+    MAX_QUEUES = 64,
+    STALLED_MS = 1000 /* that a queue which did not answer is left alone */
+};
 
 struct io {
     struct io_pool *pool;
@@ -17,11 +23,13 @@ struct io {
         struct queue *queue;
     } queues[MAX_QUEUES];
     size_t n_queues;
+    int64_t asked_ns; /* the last io_queue() */
 };
 
 struct io_pool {
     struct io_options options;
-    pthread_mutex_t lock; /* guards first, last, stopping */
+    _Atomic int64_t stalled_ns; /* when the queue last did not answer; 0: never */
+    pthread_mutex_t lock;       /* guards first, last, stopping */
     pthread_cond_t more;
     struct io_task *first, *last;
     bool stopping;
@@ -59,11 +67,15 @@ struct cache *io_cache(struct io *io)
 
 int io_queue(struct queue **out, struct io *io, const char *base, struct error *err)
 {
+    int64_t stalled_ns = atomic_load(&io->pool->stalled_ns);
     struct open_queue *slot;
     size_t i = 0;
     int rc;
 
     *out = NULL;
+    io->asked_ns = clock_now_ns();
+    if (stalled_ns != 0 && clock_ms_since(stalled_ns) < STALLED_MS)
+        return error_set(err, ERR_IO, "io: the queue's Redis did not answer a moment ago");
     while (i < io->n_queues && strcmp(io->queues[i].base, base) != 0)
         i++;
     if (i == io->n_queues) {
@@ -81,6 +93,12 @@ int io_queue(struct queue **out, struct io *io, const char *base, struct error *
     }
     *out = io->queues[i].queue;
     return OK;
+}
+
+void io_queue_failed(struct io *io, const struct error *err)
+{
+    if (err->code == ERR_IO && clock_ms_since(io->asked_ns) > io->pool->options.timeout_ms / 2)
+        atomic_store(&io->pool->stalled_ns, clock_now_ns());
 }
 
 void io_pool_run(struct io_pool *pool, struct io_task *task)

@@ -33,3 +33,7 @@ void io_pool_run(struct io_pool *pool, struct io_task *task);
 /* For tasks: */
 struct cache *io_cache(struct io *io);
 int io_queue(struct queue **out, struct io *io, const char *base, struct error *err);
+/* What was asked of that queue failed. When it took long, Redis does not answer at all, and for a
+ * second io_queue() fails at once: else all threads would wait for it, and answers from the cache
+ * with them. */
+void io_queue_failed(struct io *io, const struct error *err);

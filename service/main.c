@@ -106,7 +106,8 @@ static int check_redis(const struct settings *s, struct error *err)
 static struct service describe(const struct settings *s)
 {
     return (struct service){
-        .tenant = settings_scope_is_global(s) ? "global" : "local",
+        .tenant = s->tenant,
+        .key_tenant = settings_scope_is_global(s) ? "global" : s->tenant,
         .max_open_jobs = s->max_open_jobs,
         .max_tenant_jobs = s->max_tenant_jobs,
         .job_deadline_s = s->job_deadline_s,

@@ -16,7 +16,8 @@ struct service {
     struct io_pool *pool;
     struct fetch *fetch;
     struct waiters *waiters;
-    const char *tenant;       /* part of every key */
+    const char *tenant;       /* whose jobs these are: fairness and quotas */
+    const char *key_tenant;   /* part of every key: the tenant, or "global" */
     int64_t max_open_jobs;    /* in a queue, all tenants together */
     int64_t max_tenant_jobs;  /* of one tenant */
     int64_t job_deadline_s;   /* how long a job may wait in the queue */

@@ -23,6 +23,8 @@ static const struct option options[] = {
      60000, "N", "for one command"},
     {"key-secret-file", 0, "PE_KEY_SECRET_FILE", OPT_TEXT, FIELD(key_secret_file), NULL, 0, 0,
      "PATH", "16 to 1024 random bytes, the same in all services; a new one empties the cache"},
+    {"tenant", 0, "PE_TENANT", OPT_TEXT, FIELD(tenant), "local", 0, 0, "NAME",
+     "whose all requests are, for fairness, quotas and the cache"},
     {"cache-scope", 0, "PE_CACHE_SCOPE", OPT_CHOICE, FIELD(cache_scope), "tenant", 0, 0,
      "tenant|global", "who shares cached results"},
     {"wait", 0, "PE_WAIT", OPT_INT, FIELD(wait_s), "30", 0, 3600, "S",

@@ -7,6 +7,7 @@
 #include "base/log.h"
 
 struct settings {
+    const char *tenant;
     const char *listen, *admin_listen, *redis_queue, *redis_cache, *key_secret_file, *ready_file;
     int durability, cache_scope, log_level_choice;
     bool insecure_no_keys;

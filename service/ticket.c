@@ -230,6 +230,7 @@ static bool submit(struct ticket *t, struct io *io, struct ticket_prompt *const 
     if (io_queue(&queue, io, t->model->base, &err) != OK ||
         queue_submit(queue, t->service->tenant, 1, deadline_ms(t), jobs, n, force, &limits,
                      &outcome, results, &t->tokens_ahead, &err) != OK) {
+        io_queue_failed(io, &err);
         settle_error(t, &err, TROUBLE_QUEUE);
         return false;
     }
@@ -416,6 +417,7 @@ static bool find_job(struct ticket *t, struct ticket_prompt *p, struct io *io)
     for (size_t i = 0; i < n; i++)
         model_release(models[i]);
     if (err.code != OK) {
+        io_queue_failed(io, &err);
         settle_error(t, &err, TROUBLE_QUEUE);
         return false;
     }
@@ -476,6 +478,7 @@ static void begin_states(struct ticket *t, struct io *io)
         if (t->kind == TICKET_CANCEL && p->model != NULL && job_is_open(p->status.state) &&
             (io_queue(&queue, io, p->model->base, &err) != OK ||
              queue_cancel(queue, p->id, &p->status.state, &err) != OK)) {
+            io_queue_failed(io, &err);
             settle_error(t, &err, TROUBLE_QUEUE);
             return;
         }
@@ -578,7 +581,8 @@ static void repair(struct io *io, void *arg)
     struct result *result = NULL;
     struct error err = {0};
 
-    if (fetch_open(&result, t->service->fetch, io, p->id, &err) != OK || result != NULL) {
+    if (++p->n_tries > MAX_TRIES || fetch_open(&result, t->service->fetch, io, p->id, &err) != OK ||
+        result != NULL) {
         end_repair(t, p, result);
         result_release(result);
     } else if (t->kind != TICKET_ENCODE) { /* no payload, so nobody can compute it again */

@@ -89,8 +89,12 @@ static int look_at(struct waiters *t, struct io *io, const struct check_job *job
     if (result == NULL) {
         count(C_RECHECKS, 1);
         if ((rc = io_queue(&queue, io, job->base, err)) != OK ||
-            (rc = queue_status(queue, job->id, &status, err)) != OK || job_is_open(status.state))
+            (rc = queue_status(queue, job->id, &status, err)) != OK) {
+            io_queue_failed(io, err);
             return rc;
+        }
+        if (job_is_open(status.state))
+            return OK;
         if (status.state == JOB_DONE &&
             (rc = fetch_open(&result, t->fetch, io, job->id, err)) != OK)
             return rc;

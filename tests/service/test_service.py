@@ -138,6 +138,10 @@ class Service(Process):
                 pass
             return got
 
+    def forget(self):
+        """Until no result is in memory: an answer shares it for a moment after it was read."""
+        wait_until(lambda: self.metric("pe_result_held_bytes") == 0)
+
     def admin_get(self, path):
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(10)
@@ -583,14 +587,17 @@ class Main(Case):
         body = {"prompt": "lost and found canary"}
         headers, first = self.good(self.service.encode(body))
         key = headers["etag"].strip('"').split(".")[0]
+        self.service.forget()
         self.stack.cache.command("DEL", f"r:{key}")
         self.assertEqual(self.good(self.service.encode(body))[1], first)
         piece = bytearray(self.stack.cache.command("HGET", f"r:{key}", "0"))
         piece[77] ^= 4
+        self.service.forget()
         self.stack.cache.command("HSET", f"r:{key}", "0", bytes(piece))
         before = self.service.metric("pe_damaged_results_total")
         self.assertEqual(self.good(self.service.encode(body))[1], first)
         self.assertEqual(self.service.metric("pe_damaged_results_total"), before + 1)
+        self.service.forget()
         self.stack.cache.command("HSET", f"r:{key}", "h", b"no header")
         self.assertEqual(self.good(self.service.encode(body))[1], first)
 
@@ -750,10 +757,16 @@ class Large(Case):
         last = max(int(f) for f in self.stack.cache.command("HKEYS", f"r:{key}") if f.isdigit())
         piece = bytearray(self.stack.cache.command("HGET", f"r:{key}", last))
         piece[0] ^= 1
+        self.service.forget()
         self.stack.cache.command("HSET", f"r:{key}", last, bytes(piece))
         _, again = self.good(self.service.encode({"prompt": "breaks in the middle " * 12}))
         self.assertTrue(again == body)
         self.assertEqual(len(self.stack.journal()), n + 1)
+        self.service.forget()
+        self.stack.cache.command("HDEL", f"r:{key}", last)
+        _, again = self.good(self.service.encode({"prompt": "breaks in the middle " * 12}))
+        self.assertTrue(again == body)
+        self.assertEqual(len(self.stack.journal()), n + 2)
 
     def test_slow_reader_takes_little_memory(self):
         prompt = "slowly read " * 30
@@ -850,6 +863,29 @@ class Faults(Case):
             self.stack.engine()
             self.good(waiting.result(40))
             self.assertEqual(self.service.metric('pe_resubmits_total{lost="job"}'), 1)
+
+    def test_queue_that_does_not_answer(self):
+        """Hits are answered all the same, though every thread could be waiting for the queue."""
+        engine = self.stack.engine()
+        self.good(self.service.encode({"prompt": "a hit"}))
+        self.stack.queue.process.send_signal(signal.SIGSTOP)
+        try:
+            with concurrent.futures.ThreadPoolExecutor(60) as pool:
+                misses = [pool.submit(self.service.encode, {"prompt": f"stalled {i}"})
+                          for i in range(60)]
+                time.sleep(0.3)
+                start = time.monotonic()
+                self.assertEqual(self.good(self.service.encode({"prompt": "a hit"}))[0]["x-cache"],
+                                 "hit")
+                self.assertLess(time.monotonic() - start, 5)
+                for answer in misses:
+                    self.problem(answer.result(30), 503, "queue_unavailable")
+        finally:
+            self.stack.queue.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: self.service.admin_get("/readyz")[0] == 200)
+        time.sleep(1.1)
+        self.good(self.service.encode({"prompt": "it answers again"}))
+        engine.end()
 
     def test_zz_cache_away(self):
         self.stack.cache.end(signal.SIGKILL)
