@@ -84,4 +84,6 @@ tests/check_cuda.sh
 if [ $full = yes ]; then
     stage "fuzzing: $FUZZ_SECONDS CPU seconds a parser"
     tests/fuzz/run.sh build/fuzz/bin "$FUZZ_SECONDS"
+    stage "mutations: the fault test can fail"
+    python3 tests/service/mutations.py . build/mutations
 fi

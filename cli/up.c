@@ -124,7 +124,7 @@ static int choose_state(struct up *u, struct error *err)
     if (strlen(absolute) + strlen("/queue.sock") > 107)
         return error_set(err, ERR_INPUT, "%s: too long for a folder with sockets: give --state DIR",
                          absolute);
-    snprintf(u->state, sizeof(u->state), "%s", absolute);
+    memcpy(u->state, absolute, strlen(absolute) + 1);
     return OK;
 }
 

@@ -23,7 +23,13 @@ struct delivery {
     /* of the sending: where it stands, and what it waits for */
     size_t prompt, missing_offset;
     bool broken;
+};
+
+/* Waits for a piece. By itself on the heap, as the delivery may end before it is told; frees
+ * itself then. */
+struct wait {
     struct result_reader reader;
+    struct exchange *exchange; /* held */
 };
 
 /* ---- sending tensors ---- */
@@ -44,19 +50,20 @@ static long read_tensors(void *arg, size_t prompt, size_t offset, const uint8_t 
     return n;
 }
 
-/* struct result_reader's `wake`; a hold of the exchange came with it. */
-static void on_piece(void *arg)
+static void end_wait(void *arg)
 {
-    struct exchange *x = arg;
+    struct wait *w = arg;
 
-    exchange_wake(x);
-    exchange_release(x);
+    exchange_wake(w->exchange);
+    exchange_release(w->exchange);
+    free(w);
 }
 
 static long read_answer(void *arg, size_t position, void *out, size_t cap)
 {
     struct delivery *d = arg;
     const uint8_t *data;
+    struct wait *w;
     long n;
 
     if (d->ticket->send_failed) {
@@ -72,14 +79,15 @@ static long read_answer(void *arg, size_t position, void *out, size_t cap)
     }
     if (n < 0)
         return -1;
-    d->reader = (struct result_reader){.wake = on_piece, .arg = d->exchange};
+    if ((w = calloc(1, sizeof(*w))) == NULL)
+        return -1;
+    w->reader = (struct result_reader){.wake = end_wait, .arg = w};
+    w->exchange = d->exchange;
+    exchange_hold(w->exchange);
     exchange_park(d->exchange);
-    exchange_hold(d->exchange);
-    if (result_read(d->ticket->prompts[d->prompt].result, &d->reader, d->missing_offset, &data) !=
-        0) {
-        exchange_wake(d->exchange); /* it came meanwhile */
-        exchange_release(d->exchange);
-    }
+    if (result_read(d->ticket->prompts[d->prompt].result, &w->reader, d->missing_offset, &data) !=
+        0)
+        end_wait(w); /* it came meanwhile */
     return 0;
 }
 

@@ -9,6 +9,7 @@
  *     STUB_MS         how long a batch takes
  *     STUB_POISON     an id: a batch that holds it kills the process
  *     STUB_HANG       an id: a batch that holds it never ends
+ *     STUB_SLOW       an id: a batch that holds it takes a second and a half
  *     STUB_MEMORY     prompts; a batch of more is out of memory */
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ enum { STATES = 3, WIDTH = 8, VOCABULARY = 1 << 20 };
 struct engine {
     struct engine_info info;
     const char *weights;
-    long ms, poison, hang, memory; /* -1: not set */
+    long ms, poison, hang, slow, memory; /* -1: not set */
     _Atomic uint64_t steps;
 };
 
@@ -48,6 +49,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     e->ms = setting("STUB_MS", 0);
     e->poison = setting("STUB_POISON", -1);
     e->hang = setting("STUB_HANG", -1);
+    e->slow = setting("STUB_SLOW", -1);
     e->memory = setting("STUB_MEMORY", -1);
     e->info = (struct engine_info){.architecture = "stub",
                                    .backend = "stub",
@@ -143,6 +145,8 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
             raise(SIGKILL);
         while (holds(&prompts[i], e->hang))
             take(100);
+        if (holds(&prompts[i], e->slow))
+            take(1500);
     }
     take(e->ms);
     for (int i = 0; i < n_prompts && rc == OK; i++)

@@ -4,7 +4,7 @@
     test_faults.py SERVICE STUB_ENGINE TESTS_DIR SCRATCH_DIR [--jobs N] [--seed N]
 
 Four tenants (a service each) send prompts, singly and in pairs, while engines and Q are killed with
-SIGKILL and C is emptied. Four prompts are poison: whatever engine takes one dies of it. At the end
+SIGKILL, C is emptied, and events are lost. Four prompts are poison: whatever engine takes one dies of it. At the end
 every innocent prompt must have been answered with the right numbers, every poison one with 502, and
 the queue must be empty. The numbers are worked out again here (see stub_engine.c), from the clients'
 histories alone. Standard library only; exit 77 where there is no redis-server.
@@ -17,6 +17,7 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -33,6 +34,7 @@ parser.add_argument("--jobs", type=int, default=4000)
 parser.add_argument("--engine-kills", type=int, default=20)
 parser.add_argument("--queue-kills", type=int, default=3)
 parser.add_argument("--flushes", type=int, default=3)
+parser.add_argument("--event-losses", type=int, default=3)
 parser.add_argument("--evicting-queue", action="store_true", help="a fault of ours: must fail")
 parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
 args = parser.parse_args()
@@ -40,10 +42,11 @@ args = parser.parse_args()
 TENANTS = ["anna", "bert", "cleo", "dora"]
 ENGINES = 3
 LEASE_MS = 1500
+LOST = 'pe_resubmits_total{lost="result"}'
 TINY = args.tests.resolve() / "golden/gemma3-tiny"
 DIR = pathlib.Path(tempfile.mkdtemp(prefix="pe-faults-", dir="/tmp"))
 WEIGHTS = b"stub"
-POISON = "日" # three byte tokens that no other prompt of this test has
+POISON, SLOW = "日", "é"  # byte tokens that no other prompt of this test has
 STOP = threading.Event()
 random.seed(args.seed)
 
@@ -162,6 +165,8 @@ class Client(threading.Thread):
                     status, body = self.ask(prompts)
                 except (OSError, http.client.HTTPException):
                     status, body = 0, b""
+                if status == 202:  # nothing here takes that long: a waiter was forgotten
+                    self.problems.append(f"{prompts}: no answer in 60 s")
                 if status in (0, 202, 503, 429):  # not answered: the same again joins the job
                     self.retries += 1
                     time.sleep(0.1)
@@ -179,6 +184,51 @@ class Client(threading.Thread):
             self.answered += len(prompts)
 
 
+def metrics(path):
+    """The admin page of a program that listens on a unix socket, as {series: number}."""
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(10)
+        s.connect(str(path))
+        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        text = s.makefile("rb").read().decode().partition("\r\n\r\n")[2]
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
+            for line in text.splitlines() if line and line[0] != "#"}
+
+
+def quiet_time(port, engines):
+    """Nothing fails now: no result may be missed. Then an engine sleeps through its lease (a zombie):
+    another answers, and what the first one says when it wakes is refused."""
+    problems = []
+    before = metrics(DIR / "anna.admin")
+    client = Client(port, [[f"quiet {i}"] for i in range(100)])
+    client.run()
+    problems += client.problems
+    after = metrics(DIR / "anna.admin")
+    if after[LOST] != before[LOST]:
+        problems.append(f"{after[LOST] - before[LOST]:.0f} jobs were done before their result was there")
+
+    zombie, others = engines[0], engines[1:]
+    for other in others:
+        other.process.send_signal(signal.SIGSTOP)
+    slow = Client(port, [[f"slow {SLOW}"]])
+    slow.start()
+    wait_for("a job in hand", lambda: metrics(DIR / "e0.admin")["pe_jobs_in_hand"] == 1)
+    zombie.process.send_signal(signal.SIGSTOP)
+    for other in others:
+        other.process.send_signal(signal.SIGCONT)
+    slow.join(60)
+    problems += slow.problems
+    if slow.is_alive():
+        problems.append("the zombie's job was not delivered again")
+    zombie.process.send_signal(signal.SIGCONT)
+    end = time.time() + 10
+    while metrics(DIR / "e0.admin")['pe_jobs_total{outcome="stale"}'] == 0 and time.time() < end:
+        time.sleep(0.1)
+    if metrics(DIR / "e0.admin")['pe_jobs_total{outcome="stale"}'] != 1:
+        problems.append("the zombie's late word was not refused")
+    return problems
+
+
 def queue_base():
     names = redis_cli("queue", "keys", "pe:{*}:wk").split()
     return names[0].rsplit(":", 1)[0] if names else None
@@ -193,12 +243,12 @@ def main():
     for name in ("queue", "cache"):
         wait_for(f"redis {name}", lambda n=name: "PONG" in redis_cli(n, "ping"))
     urls = [f"--redis-queue=unix:{DIR}/queue.sock", f"--redis-cache=unix:{DIR}/cache.sock"]
-    tokens = json.loads(subprocess.run(
-        [pathlib.Path(args.service).parent / "prompt-encoder", "tokenize", "-m", TINY, POISON],
-        capture_output=True, check=True).stdout)[0]
-    env = {"STUB_POISON": str(tokens[-1]), "STUB_MS": "2"}
+    poison, slow = json.loads(subprocess.run(
+        [pathlib.Path(args.service).parent / "prompt-encoder", "tokenize", "-m", TINY, POISON, SLOW],
+        capture_output=True, check=True).stdout)
+    env = {"STUB_POISON": str(poison[-1]), "STUB_SLOW": str(slow[-1]), "STUB_MS": "2"}
     engines = [Process(f"engine{i}", [args.engine, f"--model={TINY}", "--model-id=tiny", *urls,
-                                      "--admin-listen=127.0.0.1:0", f"--name=e{i}",
+                                      f"--admin-listen=unix:{DIR}/e{i}.admin", f"--name=e{i}",
                                       f"--lease-ms={LEASE_MS}", "--batch-jobs=16"], env)
                for i in range(ENGINES)]
     (DIR / "secret").write_text("x" * 32)
@@ -207,7 +257,7 @@ def main():
     for tenant in TENANTS:
         ready = DIR / f"{tenant}.ready"
         services.append(Process(f"service-{tenant}", [
-            args.service, *urls, "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0",
+            args.service, *urls, "--listen=127.0.0.1:0", f"--admin-listen=unix:{DIR}/{tenant}.admin",
             f"--key-secret-file={DIR}/secret", f"--tenant={tenant}", f"--ready-file={ready}"]))
         wait_for(f"service {tenant}", ready.exists)
         ports.append(int(ready.read_text().split(":")[-1]))
@@ -224,7 +274,7 @@ def main():
 
     # what goes wrong, spread over the work
     faults = ["engine"] * args.engine_kills + ["queue"] * args.queue_kills + \
-        ["flush"] * args.flushes
+        ["flush"] * args.flushes + ["events"] * args.event_losses
     random.shuffle(faults)
     started = time.time()
 
@@ -250,8 +300,10 @@ def main():
             random.choice(engines).kill()
         elif fault == "queue":
             queue.kill()
-        else:
+        elif fault == "flush":
             redis_cli("cache", "flushall")
+        else:  # events are only hints
+            redis_cli("queue", "del", f"{queue_base()}:ev")
     deadline = time.time() + 240
     for client in clients:
         client.join(max(0.1, deadline - time.time()))
@@ -266,9 +318,13 @@ def main():
     dead = int(redis_cli("queue", "zcard", f"{base}:x").strip() or 0)
     if dead != len(TENANTS):
         problems.append(f"{dead} dead jobs, want the {len(TENANTS)} poison ones")
+    if not problems:
+        for engine in engines:  # a killed one may still wait for its name
+            wait_for("an engine", lambda e=engine: (DIR / f"{e.name[0]}{e.name[-1]}.admin").exists())
+        problems += quiet_time(ports[0], engines)
     print(f"seed {args.seed}: {done()} of {total} prompts in {time.time() - started:.1f} s; killed "
           f"engines {sum(e.kills for e in engines)} times, Q {queue.kills} times, C emptied "
-          f"{args.flushes} times; {sum(c.retries for c in clients)} requests repeated, {dead} dead")
+          f"{args.flushes} times, events lost {args.event_losses} times; {sum(c.retries for c in clients)} requests repeated, {dead} dead")
     STOP.set()
     for process in services + engines + [queue, cache]:
         process.stop()

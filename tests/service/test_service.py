@@ -36,11 +36,14 @@ def wait_until(true, seconds=20, what="it"):
 
 
 class Process:
+    started = []  # all that ever were: none may outlive the tests
+
     def __init__(self, name, folder, *args):
         self.name, self.log = name, folder / f"{name}.log"
         with open(self.log, "ab") as log:
             env = {k: v for k, v in os.environ.items() if not k.startswith("PE_")}
             self.process = subprocess.Popen([str(a) for a in args], stdout=log, stderr=log, env=env)
+        Process.started.append(self.process)
 
     def end(self, how=signal.SIGTERM, seconds=30):
         if self.process.poll() is None:
@@ -793,6 +796,7 @@ class Large(Case):
             s.sendall(b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                       b"Content-Length: %d\r\n\r\n" % len(data) + data)
             s.recv(100)
+            time.sleep(1)  # until the sockets are full
             wait_until(lambda: service.metric("pe_result_held_bytes") > 1 << 20)
             self.problem(service.encode(prompt), 503, "overloaded")
         wait_until(lambda: service.metric("pe_result_held_bytes") == 0)
@@ -968,4 +972,9 @@ if __name__ == "__main__":
     if shutil.which("redis-server") is None:
         print("skipped: there is no redis-server")
         sys.exit(77)
-    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
+    try:
+        unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
+    finally:
+        for process in Process.started:
+            if process.poll() is None:
+                process.kill()
