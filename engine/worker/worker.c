@@ -721,7 +721,8 @@ void worker_stop(struct worker *w)
     atomic_store(&w->keeper_stops, true);
     if (w->keeper_started)
         pthread_join(w->keeper, NULL);
-    if (w->options.owner_is_fixed && w->keeper_queue != NULL) /* the next one need not wait for it */
+    if (w->options.owner_is_fixed &&
+        w->keeper_queue != NULL) /* the next one need not wait for it */
         queue_drop_name(w->keeper_queue, w->options.owner, NULL);
     queue_close(w->queue);
     queue_close(w->keeper_queue);

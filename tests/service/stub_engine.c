@@ -6,6 +6,7 @@
  * number i of a result's states (in file order, state by state) is (seed + state * 1000003 + i) mod
  * 65536 as float32. Reads the environment for what is to go wrong:
  *     STUB_WEIGHTS    the weights' name (default "stub")
+ *     STUB_STATES, STUB_WIDTH    the shape of its results (default 3 and 8)
  *     STUB_MS         how long a batch takes
  *     STUB_POISON     an id: a batch that holds it kills the process
  *     STUB_HANG       an id: a batch that holds it never ends
@@ -21,7 +22,7 @@
 #include "engine/engine.h"
 #include "engine/files/model_file.h"
 
-enum { STATES = 3, WIDTH = 8, VOCABULARY = 1 << 20 };
+enum { VOCABULARY = 1 << 20 };
 
 struct engine {
     struct engine_info info;
@@ -53,8 +54,8 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     e->memory = setting("STUB_MEMORY", -1);
     e->info = (struct engine_info){.architecture = "stub",
                                    .backend = "stub",
-                                   .n_layers = STATES - 1,
-                                   .width = WIDTH,
+                                   .n_layers = (int)setting("STUB_STATES", 3) - 1,
+                                   .width = (int)setting("STUB_WIDTH", 8),
                                    .vocabulary = VOCABULARY,
                                    .max_tokens = ENGINE_MAX_TOKENS};
     return OK;
@@ -108,13 +109,14 @@ static int encode_one(struct engine *e, const struct engine_prompt *p, struct en
 {
     const struct engine_request *q = p->request;
     uint32_t seed = fnv(2166136261u, e->weights, strlen(e->weights));
-    size_t numbers = (size_t)p->n * WIDTH, size = dtype_info(q->dtype)->bytes;
+    int states = e->info.n_layers + 1;
+    size_t numbers = (size_t)p->n * e->info.width, size = dtype_info(q->dtype)->bytes;
     float *row = malloc(numbers * sizeof(float));
 
     seed = fnv(seed, p->ids, (size_t)p->n * sizeof(int32_t));
-    *r = (struct engine_result){.n_states = q->n_layers > 0 ? q->n_layers : STATES,
+    *r = (struct engine_result){.n_states = q->n_layers > 0 ? q->n_layers : states,
                                 .n_tokens = p->n,
-                                .width = WIDTH,
+                                .width = e->info.width,
                                 .dtype = q->dtype};
     r->bytes = (size_t)r->n_states * numbers * size;
     r->hidden_states = malloc(r->bytes);
