@@ -17,7 +17,7 @@ case "${1:-}" in
 *) fail "unknown argument $1; see --help" ;;
 esac
 
-FUZZ_SECONDS=600
+FUZZ_SECONDS=${FUZZ_SECONDS:-600}
 started=$SECONDS
 stage_started=$SECONDS
 stage_name=
@@ -84,6 +84,8 @@ tests/check_cuda.sh
 if [ $full = yes ]; then
     stage "fuzzing: $FUZZ_SECONDS CPU seconds a parser"
     tests/fuzz/run.sh build/fuzz/bin "$FUZZ_SECONDS"
+    stage "openapi: schemathesis against the service"
+    tests/service/run_schemathesis.sh build/release/bin tests build/schemathesis
     stage "mutations: the fault test can fail"
     python3 tests/service/mutations.py . build/mutations
 fi
