@@ -328,6 +328,10 @@ def main():
     STOP.set()
     for process in services + engines + [queue, cache]:
         process.stop()
+    for log in DIR.glob("*.log"):  # what a sanitizer had to say
+        text = log.read_text(errors="replace")
+        if "Sanitizer" in text or "runtime error" in text:
+            problems.append(f"{log.name}: a sanitizer found something")
     for problem in problems[:20]:
         print("FAILED:", problem)
     if problems:

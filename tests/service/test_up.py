@@ -66,6 +66,10 @@ class Up(unittest.TestCase):
         self.process.stdout.close()
         self.process.stderr.close()
         self.assertEqual(processes_of(self.state), {})
+        for log in self.state.glob("*.log"):  # what a sanitizer had to say of a child
+            text = log.read_text(errors="replace")
+            self.assertNotIn("Sanitizer", text)
+            self.assertNotIn("runtime error", text)
 
     def ask(self, url, body=None, **headers):
         request = urllib.request.Request(
