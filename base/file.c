@@ -257,6 +257,9 @@ int file_writer_commit(struct file_writer *w, struct error *err)
 
     if (!w->is_direct && !w->has_temp && (rc = name_temp(w, err)) != OK)
         return rc;
+    /* on the disk before it has the name: after a power cut it is the old file or the new one */
+    if (!w->is_direct && fsync(w->fd) != 0)
+        return error_set(err, ERR_IO, "%s: write failed: %s", w->path, strerror(errno));
     rc = close(w->fd); /* a full disk may show only here */
     w->fd = -1;
     if (rc != 0)

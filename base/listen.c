@@ -46,7 +46,8 @@ static int listen_unix(int *out, const char *path, int backlog, char *text, stru
     }
     if ((fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0 ||
         bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
-        listen(fd, backlog) != 0) {
+        /* who may connect is who may write to it: not everyone, whatever the umask says */
+        chmod(path, 0660) != 0 || listen(fd, backlog) != 0) {
         int why = errno;
         if (fd >= 0)
             close(fd);

@@ -5,9 +5,9 @@
  *
  *     enum { M_HITS, M_MISSES, M_LATENCY };
  *     static struct metric metrics[] = {
- *         [M_HITS] = {METRIC_COUNTER, "pe_cache_total", "result=\"hit\"", "lookups"},
- *         [M_MISSES] = {METRIC_COUNTER, "pe_cache_total", "result=\"miss\"", "lookups"},
- *         [M_LATENCY] = {METRIC_HISTOGRAM, "pe_encode_seconds", NULL, "time of an encode"},
+ *         [M_HITS] = METRIC(METRIC_COUNTER, "pe_cache_total", "result=\"hit\"", "lookups"),
+ *         [M_MISSES] = METRIC(METRIC_COUNTER, "pe_cache_total", "result=\"miss\"", "lookups"),
+ *         [M_LATENCY] = METRIC(METRIC_HISTOGRAM, "pe_encode_seconds", NULL, "time of an encode"),
  *     };
  *     metric_add(&metrics[M_HITS], 1);
  *     metric_observe(&metrics[M_LATENCY], 0.012);
@@ -34,6 +34,11 @@ struct metric {
     _Atomic uint64_t buckets[METRIC_BUCKETS + 1];
     _Atomic uint64_t sum_us;
 };
+
+#define METRIC(kind_, name_, labels_, help_)                                                       \
+    {                                                                                              \
+        .kind = (kind_), .name = (name_), .labels = (labels_), .help = (help_)                     \
+    }
 
 void metric_add(struct metric *m, int64_t n);          /* counters and gauges */
 void metric_set(struct metric *m, int64_t n);          /* gauges */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,6 +36,7 @@ int child_arg(struct child *c, struct error *err, const char *fmt, ...)
 /* In the new process, up to exec: what fails is told through `report`. */
 static void become(const struct child *c, int log, int report, pid_t parent)
 {
+    const struct rlimit no_core = {0, 0};
     sigset_t none;
     int why;
 
@@ -42,7 +44,8 @@ static void become(const struct child *c, int log, int report, pid_t parent)
     sigprocmask(SIG_SETMASK, &none, NULL);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) /* it died before we asked */
+    setrlimit(RLIMIT_CORE, &no_core); /* what they hold of prompts stays in memory */
+    if (getppid() != parent)          /* it died before we asked */
         _exit(EXIT_FAILURE);
     if (dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0)
         execvp(c->argv[0], c->argv);

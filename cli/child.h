@@ -20,7 +20,7 @@ struct child {
     char log[512]; /* path */
     pid_t pid;     /* 0: not running */
     int64_t started_ns, restart_at_ns;
-    int n_deaths; /* in a row, each within CHILD_STEADY_MS of its start */
+    int n_deaths; /* in a row, each within a minute of its start */
 };
 
 /* Adds a word to the command line: a text, or flag and value. ERR_SIZE: too many. */

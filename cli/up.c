@@ -75,7 +75,8 @@ enum { START_MS = 600000, REDIS_START_MS = 30000, TICK_MS = 100, SECRET_BYTES = 
 
 struct up {
     struct settings settings;
-    char state[400]; /* shorter than a path: the names in it must fit */
+    char state[400];      /* shorter than a path: the names in it must fit */
+    char state_url[1200]; /* the same as part of a Redis address */
     char programs[PATH_MAX];
     int lock;
     struct child children[N_CHILDREN];
@@ -102,6 +103,17 @@ static int make_folder(const char *path, struct error *err)
     return OK;
 }
 
+/* A path as addresses have it: what means something there as %XX. */
+static void escape_path(char *out, const char *path)
+{
+    for (const char *c = path; *c != '\0'; c++)
+        if (strchr(" %?#&,", *c) != NULL)
+            out += snprintf(out, 4, "%%%02X", (unsigned char)*c);
+        else
+            *out++ = *c;
+    *out = '\0';
+}
+
 static int choose_state(struct up *u, struct error *err)
 {
     const char *base = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -125,6 +137,7 @@ static int choose_state(struct up *u, struct error *err)
         return error_set(err, ERR_INPUT, "%s: too long for a folder with sockets: give --state DIR",
                          absolute);
     memcpy(u->state, absolute, strlen(absolute) + 1);
+    escape_path(u->state_url, u->state);
     return OK;
 }
 
@@ -231,8 +244,8 @@ static int describe_common(struct up *u, struct child *c, const char *admin, str
 {
     int rc;
 
-    if ((rc = child_arg(c, err, "--redis-queue=unix:%s/queue.sock", u->state)) != OK ||
-        (rc = child_arg(c, err, "--redis-cache=unix:%s/cache.sock", u->state)) != OK ||
+    if ((rc = child_arg(c, err, "--redis-queue=unix:%s/queue.sock", u->state_url)) != OK ||
+        (rc = child_arg(c, err, "--redis-cache=unix:%s/cache.sock", u->state_url)) != OK ||
         (rc = child_arg(c, err, "--admin-listen=%s", admin)) != OK)
         return rc;
     return child_arg(c, err, "--ready-file=%s/%s.ready", u->state, c->name);
@@ -303,10 +316,10 @@ static int wait_for_redis(struct up *u, int which, bool *stop, struct error *err
     struct child *c = &u->children[which];
     int64_t start = clock_now_ns();
     struct redis *redis = NULL;
-    char url[512];
+    char url[1300];
     int rc;
 
-    snprintf(url, sizeof(url), "unix:%s/%s.sock", u->state, c->name);
+    snprintf(url, sizeof(url), "unix:%s/%s.sock", u->state_url, c->name);
     if ((rc = redis_open(&redis, url, 1000, err)) != OK)
         return rc;
     for (;;) {
@@ -329,9 +342,9 @@ static int wait_for_redis(struct up *u, int which, bool *stop, struct error *err
     return rc;
 }
 
-/* Until a child's ready file appears; its first line goes to `address`. */
-static int wait_for_ready(struct up *u, int which, char *address, size_t cap, bool *stop,
-                          struct error *err)
+/* Until a child's ready file appears; its lines go to `address` and `admin`. */
+static int wait_for_ready(struct up *u, int which, char *address, size_t cap, char *admin,
+                          size_t admin_cap, bool *stop, struct error *err)
 {
     struct child *c = &u->children[which];
     int64_t start = clock_now_ns();
@@ -342,7 +355,10 @@ static int wait_for_ready(struct up *u, int which, char *address, size_t cap, bo
     while (!*stop) {
         struct buf text = {.max = 4096};
         if (file_exists(path) && file_read(&text, path, NULL) == OK && text.len > 0) {
+            const char *second = strchr(text.data, '\n');
             snprintf(address, cap, "%.*s", (int)strcspn(text.data, "\n"), text.data);
+            second = second == NULL ? "" : second + 1;
+            snprintf(admin, admin_cap, "%.*s", (int)strcspn(second, "\n"), second);
             buf_free(&text);
             return OK;
         }
@@ -367,7 +383,7 @@ static void forget_ready(const struct up *u, int which)
 
 static int start_all(struct up *u, bool *stop, struct error *err)
 {
-    char engine[256] = "", service[256] = "";
+    char engine[256] = "", service[256] = "", admin[256] = "";
     int64_t start = clock_now_ns();
     int rc;
 
@@ -385,17 +401,22 @@ static int start_all(struct up *u, bool *stop, struct error *err)
     fprintf(stderr, "queue    unix:%s/queue.sock\ncache    unix:%s/cache.sock, %lld MB\n", u->state,
             u->state, (long long)u->settings.cache_mb);
     if ((rc = child_start(&u->children[ENGINE], false, err)) != OK ||
-        (rc = wait_for_ready(u, ENGINE, engine, sizeof(engine), stop, err)) != OK || *stop)
+        (rc = wait_for_ready(u, ENGINE, engine, sizeof(engine), admin, sizeof(admin), stop, err)) !=
+            OK ||
+        *stop)
         return rc;
     fprintf(stderr, "engine   %s, ready in %.1f s; metrics http://%s/metrics\n", u->settings.model,
             clock_ms_since(start) / 1e3, engine);
     /* after the engine: the service then knows the model from its first request on */
     if ((rc = child_start(&u->children[SERVICE], false, err)) != OK ||
-        (rc = wait_for_ready(u, SERVICE, service, sizeof(service), stop, err)) != OK || *stop)
+        (rc = wait_for_ready(u, SERVICE, service, sizeof(service), admin, sizeof(admin), stop,
+                             err)) != OK ||
+        *stop)
         return rc;
     /* started again, it must be found where it was */
     snprintf(u->listen, sizeof(u->listen), "--listen=%s", service);
     u->children[SERVICE].argv[SERVICE_LISTEN_ARG] = u->listen;
+    fprintf(stderr, "service  metrics http://%s/metrics\n", admin);
     fprintf(stderr, "logs     %s/*.log\n", u->state);
     printf("ready %s%s\n", strncmp(service, "unix:", 5) == 0 ? "" : "http://", service);
     fflush(stdout);

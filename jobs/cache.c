@@ -202,6 +202,20 @@ int cache_exists(struct cache *c, const char *id, bool *exists, struct error *er
     return cache_exist_all(c, &id, 1, exists, err);
 }
 
+int cache_ping(struct cache *c, struct error *err)
+{
+    const char *argv[] = {"PING"};
+    int rc;
+
+    for (size_t s = 0; s < c->n_servers; s++) {
+        redisReply *reply;
+        if ((rc = redis_command(c->servers[s], &reply, 1, argv, NULL, err)) != OK)
+            return rc;
+        freeReplyObject(reply);
+    }
+    return OK;
+}
+
 int cache_exist_all(struct cache *c, const char *const *ids, size_t n, bool *exist,
                     struct error *err)
 {
@@ -210,8 +224,11 @@ int cache_exist_all(struct cache *c, const char *const *ids, size_t n, bool *exi
     struct redis *r;
     int rc;
 
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         exist[i] = false;
+        if ((rc = locate(c, ids[i], &r, key, err)) != OK) /* before anything is sent */
+            return rc;
+    }
     for (size_t s = 0; s < c->n_servers; s++) {
         for (size_t i = 0; i < n; i++) {
             if ((rc = locate(c, ids[i], &r, key, err)) != OK)

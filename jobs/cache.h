@@ -55,6 +55,8 @@ void cache_close(struct cache *c); /* NULL is fine */
 int cache_check_policy(const char *urls, bool assumed, bool shared_with_queue, char *warning,
                        size_t warning_cap, struct error *err);
 
+/* Whether every server answers. */
+int cache_ping(struct cache *c, struct error *err);
 int cache_exists(struct cache *c, const char *id, bool *exists, struct error *err);
 /* Several at once, one round trip a server. */
 int cache_exist_all(struct cache *c, const char *const *ids, size_t n, bool *exist,

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "jobs/json_fields.h"
 #include "jobs/redis.h"
 
@@ -242,24 +243,31 @@ static int get_all(struct redis *q, redisReply **out, struct error *err)
 
 int card_list(struct redis *q, struct model_card *out, size_t cap, size_t *n, struct error *err)
 {
+    struct model_card *all;
     redisReply *reply;
-    size_t count;
+    size_t count = 0;
     int rc;
 
     *n = 0;
     if ((rc = get_all(q, &reply, err)) != OK)
         return rc;
-    count = reply->elements / 2;
-    if (count > cap)
-        rc = error_set(err, ERR_SIZE, "card: %zu cards, room for %zu: remove old ones", count, cap);
-    for (size_t i = 0; rc == OK && i < count; i++)
-        rc = read_pair(&out[i], reply, i, err);
+    if ((all = calloc(reply->elements / 2 + 1, sizeof(*all))) == NULL) {
+        freeReplyObject(reply);
+        return error_set(err, ERR_MEM, "card: no memory for %zu cards", reply->elements / 2);
+    }
+    for (size_t i = 0; i < reply->elements / 2; i++) {
+        struct error why = {0};
+        if (read_pair(&all[count], reply, i, &why) == OK)
+            count++;
+        else /* one of another version, say: the others are good all the same */
+            log_warn("card_unreadable", "text=\"%s\"", why.text);
+    }
     freeReplyObject(reply);
-    if (rc != OK)
-        return rc;
-    if (count > 0)
-        qsort(out, count, sizeof(*out), newest_first);
-    *n = count;
+    qsort(all, count, sizeof(*all), newest_first);
+    *n = count < cap ? count : cap;
+    if (*n > 0)
+        memcpy(out, all, *n * sizeof(*out));
+    free(all);
     return OK;
 }
 

@@ -32,7 +32,8 @@ struct model_card {
  * id and weights. ERR_INPUT: an id that is no plain name. */
 int card_register(struct redis *q, const struct model_card *card, const void *tokenizer,
                   size_t tokenizer_size, struct error *err);
-/* All cards, newest registration first; a card that cannot be read is an error that names it. */
+/* The newest `cap` cards, newest registration first. One that cannot be read (another version's,
+ * say) is left out and logged: the others must be served all the same. */
 int card_list(struct redis *q, struct model_card *out, size_t cap, size_t *n, struct error *err);
 int card_remove(struct redis *q, const char *id, const char *weights, struct error *err);
 /* The tokenizer's compact form; ERR_FORMAT when it is not there or has another digest. */

@@ -132,8 +132,7 @@ static int load_piece(struct result *r, struct io *io, size_t index, struct buf 
         count(C_DAMAGED, 1);
     if (rc != OK || !*found) {
         buf_free(out);
-        /* a header without its pieces is of no use: away with it, so that the job runs again */
-        return rc != OK || damaged ? rc : cache_delete(io_cache(io), r->id, err);
+        return rc; /* gone or damaged: a damaged one was deleted, and what replaced it is good */
     }
     count(C_PIECES, 1);
     count(C_PIECE_BYTES, (int)out->len);

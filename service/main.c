@@ -134,7 +134,7 @@ static struct http_options http_options(const struct settings *s, struct service
 }
 
 /* For whoever started us: that we serve, and where. */
-static int write_ready(const char *path, const char *address, struct error *err)
+static int write_ready(const char *path, const char *address, const char *admin, struct error *err)
 {
     struct file_writer *w;
     int rc;
@@ -144,6 +144,8 @@ static int write_ready(const char *path, const char *address, struct error *err)
     if ((rc = file_writer_open(&w, path, err)) != OK)
         return rc;
     if ((rc = file_writer_append(w, address, strlen(address), err)) == OK &&
+        (rc = file_writer_append(w, "\n", 1, err)) == OK &&
+        (rc = file_writer_append(w, admin, strlen(admin), err)) == OK &&
         (rc = file_writer_append(w, "\n", 1, err)) == OK)
         rc = file_writer_commit(w, err);
     file_writer_close(w);
@@ -211,7 +213,8 @@ int main(int argc, char **argv)
     health.models = service.models;
     const struct admin_callbacks callbacks = {&health, is_live, is_ready, render_metrics};
     if ((rc = admin_start(&admin, settings.admin_listen, &callbacks, &err)) != OK ||
-        (rc = write_ready(settings.ready_file, http_address(http), &err)) != OK)
+        (rc = write_ready(settings.ready_file, http_address(http), admin_address(admin), &err)) !=
+            OK)
         goto out;
     log_info("ready", "listen=%s admin=%s", http_address(http), admin_address(admin));
 

@@ -60,7 +60,7 @@ static const struct option options[] = {
     {"drain-lag", 0, "PE_DRAIN_LAG", OPT_INT, FIELD(drain_lag_s), "0", 0, 600, "S",
      "seconds between /readyz saying no and the end of accepting"},
     {"ready-file", 0, NULL, OPT_TEXT, FIELD(ready_file), NULL, 0, 0, "PATH",
-     "written when ready: the address served"},
+     "written when ready: the address served, then the admin address"},
     {"log-level", 0, "PE_LOG_LEVEL", OPT_CHOICE, FIELD(log_level_choice), "info", 0, 0,
      "error|warn|info|debug", "what is logged"},
     {0},

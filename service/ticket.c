@@ -338,11 +338,12 @@ static bool look_up(struct ticket *t, struct io *io)
         struct ticket_prompt *p = &t->prompts[i];
         struct result *result = NULL;
         if (t->cache == CACHE_REFRESH) { /* what is there goes; who asks next joins the job */
-            fetch_forget(t->service->fetch, p->id);
             if (cache_delete(io_cache(io), p->id, &err) != OK) {
                 settle_error(t, &err, TROUBLE_CACHE);
                 return false;
             }
+            fetch_forget(t->service->fetch,
+                         p->id); /* after it: nobody can open the old one again */
         } else if (t->cache == CACHE_USE &&
                    fetch_open(&result, t->service->fetch, io, p->id, &err) != OK) {
             settle_error(t, &err, TROUBLE_CACHE);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_cuda.sh - compiles and links the CUDA backend for every architecture, and runs the tests of
-# that build: those that need a GPU skip where there is none. Without nvcc there is nothing to
+# check_cuda.sh - compiles and links the CUDA backend for every architecture, and runs the tests
+# that it has a part in: what needs a GPU is skipped where there is none. Without nvcc there is nothing to
 # compile: a word on a laptop, a failure in CI (CI=true), which must have it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,4 +13,4 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
 fi
 command -v nvcc >/dev/null || export PATH="$PATH:/usr/local/cuda/bin"
 build cuda
-ctest --preset cuda -j "$(nproc)" --no-tests=error
+ctest --preset cuda -j "$(nproc)" --no-tests=error -R "make_models|test_ops|test_hidden_states|test_cli"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -174,6 +175,7 @@ static int write_ready(const char *path, const char *address, struct error *err)
 
 int main(int argc, char **argv)
 {
+    static const struct rlimit no_core = {0, 0};
     static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
     struct settings settings = {0};
     struct worker_options worker_options = {0};
@@ -200,8 +202,13 @@ int main(int argc, char **argv)
                         : error_set(&err, ERR_INPUT, "no model: give --model PATH or set PE_MODEL");
         goto out;
     }
+    if (2 * settings.redis_timeout_ms > settings.hang_s * 1000) {
+        rc = error_set(&err, ERR_INPUT, "--redis-timeout-ms must be at most half of --hang");
+        goto out;
+    }
     log_set_level(levels[settings.log_level]);
-    signals_block(&signals); /* before the first thread: all inherit the mask */
+    setrlimit(RLIMIT_CORE, &no_core); /* prompts do not reach core files */
+    signals_block(&signals);          /* before the first thread: all inherit the mask */
     if ((rc = check_redis(&settings, &err)) != OK ||
         (rc = open_engine(&engine, &settings, &err)) != OK ||
         (rc = registration_prove(engine, &err)) != OK ||

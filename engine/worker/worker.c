@@ -32,6 +32,7 @@ enum {
     DOORBELL_MS = 1000,
     BACKOFF_MIN_MS = 100,
     BACKOFF_MAX_MS = 2000,
+    TICK_MAX_MS = 10000,
     CONTACT_MS = 5000 /* Redis counts as reachable for so long after an answer */
 };
 
@@ -41,6 +42,7 @@ enum {
     M_FAILED,
     M_STALE,
     M_CANCELLED,
+    M_RELEASED,
     M_BATCHES,
     M_TOKENS,
     M_HALVED,
@@ -60,28 +62,31 @@ enum {
 };
 
 static const struct metric metric_rows[N_METRICS] = {
-    [M_DONE] = {METRIC_COUNTER, "pe_jobs_total", "outcome=\"done\"", "jobs by what became of them"},
-    [M_CACHED] = {METRIC_COUNTER, "pe_jobs_total", "outcome=\"cached\"", ""},
-    [M_FAILED] = {METRIC_COUNTER, "pe_jobs_total", "outcome=\"failed\"", ""},
-    [M_STALE] = {METRIC_COUNTER, "pe_jobs_total", "outcome=\"stale\"", ""},
-    [M_CANCELLED] = {METRIC_COUNTER, "pe_jobs_total", "outcome=\"cancelled\"", ""},
-    [M_BATCHES] = {METRIC_COUNTER, "pe_batches_total", NULL, "batches encoded"},
-    [M_TOKENS] = {METRIC_COUNTER, "pe_tokens_total", NULL, "tokens encoded"},
-    [M_HALVED] = {METRIC_COUNTER, "pe_batches_halved_total", NULL, "batches that lacked memory"},
-    [M_QUEUE_ERRORS] = {METRIC_COUNTER, "pe_redis_errors_total", "role=\"queue\"",
-                        "calls to Redis that failed"},
-    [M_CACHE_ERRORS] = {METRIC_COUNTER, "pe_redis_errors_total", "role=\"cache\"", ""},
-    [M_IN_HAND] = {METRIC_GAUGE, "pe_jobs_in_hand", NULL, "jobs this engine holds"},
-    [M_WAITING] = {METRIC_GAUGE, "pe_queue_jobs", "state=\"waiting\"", "jobs in the queue"},
-    [M_DELAYED] = {METRIC_GAUGE, "pe_queue_jobs", "state=\"delayed\"", ""},
-    [M_LEASED] = {METRIC_GAUGE, "pe_queue_jobs", "state=\"leased\"", ""},
-    [M_DEAD] = {METRIC_GAUGE, "pe_queue_jobs", "state=\"dead\"", ""},
-    [M_WAITING_TOKENS] = {METRIC_GAUGE, "pe_queue_tokens", NULL, "tokens that wait"},
-    [M_OLDEST_WAIT] = {METRIC_GAUGE, "pe_queue_oldest_wait_milliseconds", NULL,
-                       "how long the oldest job waits"},
-    [M_ENGINES] = {METRIC_GAUGE, "pe_engines", NULL, "engines of this model that are alive"},
-    [M_ENCODE] = {METRIC_HISTOGRAM, "pe_encode_seconds", NULL, "encoding a batch"},
-    [M_STORE] = {METRIC_HISTOGRAM, "pe_store_seconds", NULL, "storing a result"},
+    [M_DONE] =
+        METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"done\"", "jobs by what became of them"),
+    [M_CACHED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"cached\"", ""),
+    [M_FAILED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"failed\"", ""),
+    [M_STALE] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"stale\"", ""),
+    [M_CANCELLED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"cancelled\"", ""),
+    [M_RELEASED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"released\"", ""),
+    [M_BATCHES] = METRIC(METRIC_COUNTER, "pe_batches_total", NULL, "batches encoded"),
+    [M_TOKENS] = METRIC(METRIC_COUNTER, "pe_tokens_total", NULL, "tokens encoded"),
+    [M_HALVED] = METRIC(METRIC_COUNTER, "pe_batches_halved_total", NULL,
+                        "batches that failed and were tried in halves"),
+    [M_QUEUE_ERRORS] = METRIC(METRIC_COUNTER, "pe_redis_errors_total", "role=\"queue\"",
+                              "calls to Redis that failed"),
+    [M_CACHE_ERRORS] = METRIC(METRIC_COUNTER, "pe_redis_errors_total", "role=\"cache\"", ""),
+    [M_IN_HAND] = METRIC(METRIC_GAUGE, "pe_jobs_in_hand", NULL, "jobs this engine holds"),
+    [M_WAITING] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"waiting\"", "jobs in the queue"),
+    [M_DELAYED] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"delayed\"", ""),
+    [M_LEASED] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"leased\"", ""),
+    [M_DEAD] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"dead\"", ""),
+    [M_WAITING_TOKENS] = METRIC(METRIC_GAUGE, "pe_queue_tokens", NULL, "tokens that wait"),
+    [M_OLDEST_WAIT] = METRIC(METRIC_GAUGE, "pe_queue_oldest_wait_milliseconds", NULL,
+                             "how long the oldest job waits"),
+    [M_ENGINES] = METRIC(METRIC_GAUGE, "pe_engines", NULL, "engines of this model that are alive"),
+    [M_ENCODE] = METRIC(METRIC_HISTOGRAM, "pe_batch_seconds", NULL, "encoding a batch"),
+    [M_STORE] = METRIC(METRIC_HISTOGRAM, "pe_store_seconds", NULL, "storing a result"),
 };
 
 /* A job in hand. `answer` is the keeper's to write, under the lock. */
@@ -112,7 +117,7 @@ struct worker {
     bool keeper_started;
     struct queue *keeper_queue;
 
-    _Atomic bool draining, loop_ended, hangs, keeper_stops;
+    _Atomic bool draining, loop_ended, hangs, keeper_stops, cache_is_away;
     _Atomic uint64_t advances;       /* the loop's own steps, beside the engine's */
     _Atomic int64_t last_contact_ns; /* when Q answered last */
     _Atomic int64_t last_tick_ns;    /* the keeper's */
@@ -261,19 +266,46 @@ static bool accept_job(struct worker *w, struct held *h)
     return true;
 }
 
-/* True when the result is there already: an engine died between storing and completing, or another
- * computed it meanwhile. */
-static bool is_cached(struct worker *w, struct held *h)
+/* A cache that cannot be reached is no fault of the job's: it goes back, the attempt not counted.
+ * The loop claims nothing more until the cache answers. */
+static void give_back(struct worker *w, struct held *h, const struct error *why)
+{
+    enum lease_answer answer = LEASE_OK;
+    struct error err = {0};
+    int rc;
+
+    metric_add(&w->metrics[M_CACHE_ERRORS], 1);
+    log_warn("cache_error", "id=%.12s text=\"%s\"", h->job.id, why->text);
+    atomic_store(&w->cache_is_away, true);
+    rc = queue_release(w->queue, &h->job, &answer, &err);
+    end_job(w, h, M_RELEASED, rc, answer, &err);
+}
+
+/* Which results are there already: an engine died between storing and completing, or another
+ * computed them meanwhile. ERR_IO and the like: the cache does not say. */
+static int find_cached(struct worker *w, struct held *const *jobs, size_t n, bool *cached,
+                       struct error *err)
+{
+    const char *ids[MAX_JOBS];
+
+    for (size_t i = 0; i < n; i++)
+        ids[i] = jobs[i]->job.id;
+    return n == 0 ? OK : cache_exist_all(w->cache, ids, n, cached, err);
+}
+
+/* Whether the cache answers; asked before anything is claimed. */
+static bool cache_answers(struct worker *w)
 {
     struct error err = {0};
-    bool exists = false;
+    bool there;
+    int rc = cache_ping(w->cache, &err);
 
-    if (cache_exists(w->cache, h->job.id, &exists, &err) != OK) {
-        metric_add(&w->metrics[M_CACHE_ERRORS], 1);
-        log_warn("cache_error", "text=\"%s\"", err.text);
-        return false;
-    }
-    return exists;
+    there = rc == OK;
+    if (!there && !atomic_exchange(&w->cache_is_away, true))
+        log_warn("cache_away", "text=\"%s\"", err.text);
+    if (there && atomic_exchange(&w->cache_is_away, false))
+        log_info("cache_back", "owner=%s", w->options.owner);
+    return there;
 }
 
 static void layers_text(char *out, size_t cap, const struct payload *p)
@@ -318,9 +350,12 @@ static void store(struct worker *w, struct held *h, const struct engine_result *
     header.bytes = sizes[0] + sizes[1];
     if (cache_put(w->cache, h->job.id, &header, parts, sizes, 2, ttl_ms, false, &stored, &err) !=
         OK) {
-        metric_add(&w->metrics[M_CACHE_ERRORS], 1);
-        log_warn("cache_error", "id=%.12s text=\"%s\"", h->job.id, err.text);
-        fail(w, h, false, err.code == ERR_MEM ? "cache_full" : "cache_unreachable");
+        if (err.code == ERR_MEM) {
+            metric_add(&w->metrics[M_CACHE_ERRORS], 1);
+            fail(w, h, false, "cache_full");
+        } else {
+            give_back(w, h, &err);
+        }
         return;
     }
     metric_observe(&w->metrics[M_STORE], clock_ms_since(start) / 1e3);
@@ -348,9 +383,9 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
     }
     rc = engine_encode(w->engine, prompts, (int)n, results, &why);
     advance(w);
-    if (rc == ERR_MEM && n > 1) {
+    if (rc != OK && rc != ERR_GPU && n > 1) { /* out of memory, or one of them is at fault */
         metric_add(&w->metrics[M_HALVED], 1);
-        log_warn("batch_halved", "jobs=%zu tokens=%zu", n, n_tokens);
+        log_warn("batch_halved", "jobs=%zu tokens=%zu text=\"%s\"", n, n_tokens, why.text);
         if ((rc = encode(w, jobs, n / 2, err)) != OK)
             return rc;
         return encode(w, jobs + n / 2, n - n / 2, err);
@@ -376,19 +411,26 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
 
 static int run_batch(struct worker *w, struct error *err)
 {
-    struct held *rest[MAX_JOBS];
-    size_t n = 0;
+    struct held *wanted[MAX_JOBS], *rest[MAX_JOBS];
+    bool cached[MAX_JOBS] = {false};
+    struct error why = {0};
+    size_t n = 0, n_rest = 0;
 
-    for (size_t i = 0; i < w->n_held; i++) {
-        struct held *h = &w->held[i];
-        if (!accept_job(w, h) || !is_wanted(w, h))
-            continue;
-        if (is_cached(w, h))
-            complete(w, h, M_CACHED);
-        else
-            rest[n++] = h;
+    for (size_t i = 0; i < w->n_held; i++)
+        if (accept_job(w, &w->held[i]) && is_wanted(w, &w->held[i]))
+            wanted[n++] = &w->held[i];
+    if (find_cached(w, wanted, n, cached, &why) != OK) {
+        for (size_t i = 0; i < n; i++)
+            give_back(w, wanted[i], &why);
+        return OK;
     }
-    return encode(w, rest, n, err);
+    advance(w);
+    for (size_t i = 0; i < n; i++)
+        if (cached[i])
+            complete(w, wanted[i], M_CACHED);
+        else
+            rest[n_rest++] = wanted[i];
+    return encode(w, rest, n_rest, err);
 }
 
 /* ---- the loop ---- */
@@ -424,14 +466,27 @@ static int probe(struct worker *w, struct error *err)
     struct engine_request request = {.dtype = DTYPE_F32};
     struct engine_prompt prompt = {bos, 1, &request};
     struct engine_result result;
+    struct error why = {0};
     int rc;
 
     if (clock_ms_since(w->last_probe_ns) < PROBE_EVERY_MS)
         return OK;
     w->last_probe_ns = clock_now_ns();
-    if ((rc = engine_encode(w->engine, &prompt, 1, &result, err)) == OK)
+    if ((rc = engine_encode(w->engine, &prompt, 1, &result, &why)) == OK)
         engine_result_free(&result);
-    return rc;
+    else if (rc == ERR_GPU)
+        return error_set(err, why.code, "%s", why.text);
+    else
+        log_warn("probe_failed", "text=\"%s\"", why.text);
+    return OK;
+}
+
+static void back_off(struct worker *w)
+{
+    w->backoff_ms = w->backoff_ms == 0 ? BACKOFF_MIN_MS : 2 * w->backoff_ms;
+    if (w->backoff_ms > BACKOFF_MAX_MS)
+        w->backoff_ms = BACKOFF_MAX_MS;
+    pause_ms(w->backoff_ms);
 }
 
 /* One round: what is there is claimed and run. ERR_GPU alone is returned. */
@@ -444,15 +499,16 @@ static int round_of_work(struct worker *w, struct error *err)
     int rc;
 
     advance(w);
+    if (!cache_answers(w)) {
+        back_off(w);
+        return OK;
+    }
     rc = queue_claim(w->queue, w->options.owner, w->options.budget_tokens, w->options.max_jobs,
                      w->options.lease_ms, jobs, MAX_JOBS, &n, &why);
     if (rc == OK && n == 0)
         rc = queue_wait(w->queue, DOORBELL_MS, &rang, &why);
     if (contact(w, rc, &why) != OK) {
-        w->backoff_ms = w->backoff_ms == 0                   ? BACKOFF_MIN_MS
-                        : w->backoff_ms * 2 > BACKOFF_MAX_MS ? BACKOFF_MAX_MS
-                                                             : w->backoff_ms * 2;
-        pause_ms(w->backoff_ms);
+        back_off(w);
         return OK;
     }
     w->backoff_ms = 0;
@@ -741,7 +797,8 @@ bool worker_is_live(struct worker *w, char *why, size_t cap)
         return false;
     }
     snprintf(why, cap, "last tick %.0f ms ago", tick_ms);
-    return tick_ms < 10000;
+    /* the keeper may wait for Redis, which is no reason to be killed */
+    return tick_ms < TICK_MAX_MS + 4.0 * w->options.redis_timeout_ms;
 }
 
 bool worker_is_ready(struct worker *w, char *why, size_t cap)
@@ -752,12 +809,20 @@ bool worker_is_ready(struct worker *w, char *why, size_t cap)
         snprintf(why, cap, "draining");
         return false;
     }
+    if (worker_has_failed(w)) {
+        snprintf(why, cap, "the engine failed or hangs");
+        return false;
+    }
+    if (atomic_load(&w->cache_is_away)) {
+        snprintf(why, cap, "no answer from the cache's Redis");
+        return false;
+    }
     if (contact_ms > CONTACT_MS) {
         snprintf(why, cap, "no answer from the queue's Redis");
         return false;
     }
     snprintf(why, cap, "ready");
-    return !worker_has_failed(w);
+    return true;
 }
 
 int worker_metrics(struct worker *w, struct buf *out, struct error *err)

@@ -27,7 +27,7 @@ struct worker_options {
     int hang_ms; /* a loop that does not advance for so long is given up */
 };
 
-/* Takes the engine over until worker_join(); it must have encoded something already. Borrowed
+/* Takes the engine over until worker_stop(); it must have encoded something already. Borrowed
  * texts live as long as the worker. ERR_BUSY: a fixed name that another live engine has. */
 int worker_start(struct worker **out, struct engine *engine, const struct model_card *card,
                  const struct worker_options *options, struct error *err);

@@ -137,9 +137,9 @@ def transfers(port, cache):
     hits, misses, reads, writes, sends = [], [], [], [], []
     size = 0
     for i in range(args.rounds + 2):
-        before = metric("engine.admin", "pe_encode_seconds_sum")
+        before = metric("engine.admin", "pe_batch_seconds_sum")
         ms, (head, size) = timed(http, port, f"{i} {long}")
-        own = (metric("engine.admin", "pe_encode_seconds_sum") - before) * 1e3
+        own = (metric("engine.admin", "pe_batch_seconds_sum") - before) * 1e3
         assert " 200 " in head.splitlines()[0] and "X-Cache: miss" in head, head
         miss = ms - own
         ms, (head, _) = timed(http, port, f"{i} {long}")
@@ -245,7 +245,7 @@ def main():
     running += [engine, service]
     try:
         wait_for((DIR / "service.ready").exists)
-        port = int((DIR / "service.ready").read_text().split(":")[-1])
+        port = int((DIR / "service.ready").read_text().splitlines()[0].split(":")[-1])
         transfers(port, Redis(DIR / "cache.sock"))
         parked(port, service, engine)
     finally:

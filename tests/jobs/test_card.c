@@ -77,7 +77,8 @@ static void cards_come_back(void)
     CHECK_OK(put(&a)); /* over its older self */
     CHECK_OK(card_list(q, list, CARD_MAX, &n, &err));
     CHECK(n == 3 && list[0].registered_ms == 400);
-    CHECK_ERR(card_list(q, list, 2, &n, &err), ERR_SIZE, "3 cards");
+    CHECK_OK(card_list(q, list, 2, &n, &err)); /* room for two: the newest two */
+    CHECK(n == 2 && list[0].registered_ms == 400);
     buf_free(&out);
 }
 
@@ -137,7 +138,7 @@ static void set_card(const char *name, const char *text)
     freeReplyObject(reply);
 }
 
-static void a_bad_card_is_named(void)
+static void a_bad_card_takes_no_other_with_it(void)
 {
     static const char *const edits[][2] = {
         /* what of a good card is replaced, by what */
@@ -174,8 +175,9 @@ static void a_bad_card_is_named(void)
         snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - good), good, edits[i][1],
                  at + strlen(edits[i][0]));
         set_card(name, text);
-        CHECK_ERR(card_list(q, list, 4, &n, &err), ERR_FORMAT, "card m:aaaa");
-        CHECK_INT(n, 0);
+        CHECK_OK(card_list(q, list, 4, &n, &err)); /* the other one is served all the same */
+        CHECK_INT(n, 1);
+        CHECK_TEXT(list[0].weights, b.weights);
     }
     /* it can be removed all the same; the tokenizer stays, as nobody knows whose it was */
     CHECK_OK(card_remove(q, "m", a.weights, &err));
@@ -183,7 +185,8 @@ static void a_bad_card_is_named(void)
     CHECK_INT(n, 1);
     CHECK_INT(n_tokenizers(), 1);
     set_card("evil\n\x1b[31m", "{}");
-    CHECK_ERR(card_list(q, list, 4, &n, &err), ERR_FORMAT, "card evil??[31m");
+    CHECK_OK(card_list(q, list, 4, &n, &err)); /* logged by a name that no terminal obeys */
+    CHECK_INT(n, 1);
 }
 
 static void a_damaged_tokenizer_is_noticed(void)
@@ -227,7 +230,7 @@ int main(void)
     RUN(cards_come_back);
     RUN(what_nobody_could_read_is_not_stored);
     RUN(the_last_card_takes_its_tokenizer_along);
-    RUN(a_bad_card_is_named);
+    RUN(a_bad_card_takes_no_other_with_it);
     RUN(a_damaged_tokenizer_is_noticed);
     redis_close(q);
     redis_server_stop(&server);

@@ -4,7 +4,7 @@
     test_faults.py SERVICE STUB_ENGINE TESTS_DIR SCRATCH_DIR [--jobs N] [--seed N]
 
 Four tenants (a service each) send prompts, singly and in pairs, while engines and Q are killed with
-SIGKILL, C is emptied, and events are lost. Four prompts are poison: whatever engine takes one dies of it. At the end
+SIGKILL, C is emptied and hangs for a while, and events are lost. Four prompts are poison: whatever engine takes one dies of it. At the end
 every innocent prompt must have been answered with the right numbers, every poison one with 502, and
 the queue must be empty. The numbers are worked out again here (see stub_engine.c), from the clients'
 histories alone. Standard library only; exit 77 where there is no redis-server.
@@ -35,6 +35,7 @@ parser.add_argument("--engine-kills", type=int, default=20)
 parser.add_argument("--queue-kills", type=int, default=3)
 parser.add_argument("--flushes", type=int, default=3)
 parser.add_argument("--event-losses", type=int, default=3)
+parser.add_argument("--cache-pauses", type=int, default=1)
 parser.add_argument("--evicting-queue", action="store_true", help="a fault of ours: must fail")
 parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
 args = parser.parse_args()
@@ -260,7 +261,7 @@ def main():
             args.service, *urls, "--listen=127.0.0.1:0", f"--admin-listen=unix:{DIR}/{tenant}.admin",
             f"--key-secret-file={DIR}/secret", f"--tenant={tenant}", f"--ready-file={ready}"]))
         wait_for(f"service {tenant}", ready.exists)
-        ports.append(int(ready.read_text().split(":")[-1]))
+        ports.append(int(ready.read_text().splitlines()[0].split(":")[-1]))
 
     per_client = args.jobs // len(TENANTS) // 8
     clients = []
@@ -274,7 +275,8 @@ def main():
 
     # what goes wrong, spread over the work
     faults = ["engine"] * args.engine_kills + ["queue"] * args.queue_kills + \
-        ["flush"] * args.flushes + ["events"] * args.event_losses
+        ["flush"] * args.flushes + ["events"] * args.event_losses + \
+        ["pause"] * args.cache_pauses
     random.shuffle(faults)
     started = time.time()
 
@@ -302,6 +304,10 @@ def main():
             queue.kill()
         elif fault == "flush":
             redis_cli("cache", "flushall")
+        elif fault == "pause":  # C hangs: what is in hand must wait for it, not die
+            cache.process.send_signal(signal.SIGSTOP)
+            time.sleep(8)
+            cache.process.send_signal(signal.SIGCONT)
         else:  # events are only hints
             redis_cli("queue", "del", f"{queue_base()}:ev")
     deadline = time.time() + 240

@@ -107,7 +107,7 @@ class Service(Process):
         wait_until(lambda: ready.exists() or self.process.poll() is not None, what="the service")
         if self.process.poll() is not None:
             raise AssertionError(self.text())
-        host, _, port = ready.read_text().strip().rpartition(":")
+        host, _, port = ready.read_text().splitlines()[0].rpartition(":")
         self.address = (host, int(port))
 
     def request(self, method, path, body=None, headers=None, timeout=60):
@@ -943,7 +943,7 @@ class Start(Case):
             "--redis-cache", self.stack.cache.url, "--key-secret-file", self.stack.folder / "key",
             "--listen", f"unix:{path}", "--admin-listen", "127.0.0.1:0", "--ready-file", ready))
         wait_until(ready.exists)
-        self.assertEqual(ready.read_text(), f"unix:{path}\n")
+        self.assertEqual(ready.read_text().splitlines()[0], f"unix:{path}")
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(10)
             s.connect(str(path))

@@ -41,7 +41,7 @@ def processes_of(state):
 class Up(unittest.TestCase):
     def setUp(self):
         # a short path: sockets lie in it
-        self.state = pathlib.Path(tempfile.mkdtemp(prefix="pe-up-", dir="/tmp"))
+        self.state = pathlib.Path(tempfile.mkdtemp(prefix="pe up,", dir="/tmp"))  # with what needs an escape
         self.process = None
 
     def tearDown(self):

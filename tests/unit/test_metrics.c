@@ -4,10 +4,10 @@
 
 enum { HITS, MISSES, WAITERS, LATENCY, N };
 static struct metric metrics[] = {
-    [HITS] = {METRIC_COUNTER, "pe_cache_total", "result=\"hit\"", "lookups"},
-    [MISSES] = {METRIC_COUNTER, "pe_cache_total", "result=\"miss\"", "lookups"},
-    [WAITERS] = {METRIC_GAUGE, "pe_waiters", NULL, "clients that wait"},
-    [LATENCY] = {METRIC_HISTOGRAM, "pe_encode_seconds", "kind=\"x\"", "time of an encode"},
+    [HITS] = METRIC(METRIC_COUNTER, "pe_cache_total", "result=\"hit\"", "lookups"),
+    [MISSES] = METRIC(METRIC_COUNTER, "pe_cache_total", "result=\"miss\"", "lookups"),
+    [WAITERS] = METRIC(METRIC_GAUGE, "pe_waiters", NULL, "clients that wait"),
+    [LATENCY] = METRIC(METRIC_HISTOGRAM, "pe_encode_seconds", "kind=\"x\"", "time of an encode"),
 };
 static struct error err;
 
