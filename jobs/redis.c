@@ -336,10 +336,14 @@ static int send_now(struct redis *r, const void *data, size_t len, struct error 
             return broken(r, err, strerror(errno));
         sent = (size_t)n;
         first = sent < unsent_len ? sent : unsent_len;
-        unsent += first;
-        unsent_len -= first;
-        data = (const char *)data + (sent - first);
-        len -= sent - first;
+        if (first > 0) {
+            unsent += first;
+            unsent_len -= first;
+        }
+        if (sent > first) { /* `data` may be NULL when there is none */
+            data = (const char *)data + (sent - first);
+            len -= sent - first;
+        }
     }
     r->unsent.len = 0; /* the memory is kept for the next command */
     return OK;
