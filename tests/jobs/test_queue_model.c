@@ -191,7 +191,7 @@ static struct queue *any_queue(void)
 
 static int index_of(const char *id)
 {
-    CHECK(strlen(id) == 3 && id[0] == 'j');
+    CHECK(id[0] == 'j' && id[1] != '\0' && id[2] != '\0' && id[3] == '\0');
     return (id[1] - '0') * 10 + (id[2] - '0');
 }
 
