@@ -282,3 +282,16 @@ void file_writer_close(struct file_writer *w)
         unlink(w->temp);
     free(w);
 }
+
+int file_write_text(const char *path, const char *text, struct error *err)
+{
+    struct file_writer *w;
+    int rc;
+
+    if ((rc = file_writer_open(&w, path, err)) != OK)
+        return rc;
+    if ((rc = file_writer_append(w, text, strlen(text), err)) == OK)
+        rc = file_writer_commit(w, err);
+    file_writer_close(w);
+    return rc;
+}

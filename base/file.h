@@ -34,6 +34,9 @@ int file_writer_append(struct file_writer *w, const void *data, size_t size, str
 int file_writer_commit(struct file_writer *w, struct error *err);
 void file_writer_close(struct file_writer *w); /* drops what was not committed; NULL is fine */
 
+/* All of it at once: a file that holds `text`. */
+int file_write_text(const char *path, const char *text, struct error *err);
+
 bool file_is_directory(const char *path);
 bool file_exists(const char *path);
 /* "dir/name" into `out`; ERR_SIZE when it does not fit. */

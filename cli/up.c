@@ -159,7 +159,6 @@ static int lock_state(struct up *u, struct error *err)
 static int make_secret(struct up *u, struct error *err)
 {
     unsigned char secret[SECRET_BYTES];
-    struct file_writer *w = NULL;
     char path[512], hex[2 * SECRET_BYTES + 2];
     mode_t old;
     int rc;
@@ -172,11 +171,8 @@ static int make_secret(struct up *u, struct error *err)
     for (int i = 0; i < SECRET_BYTES; i++)
         snprintf(hex + 2 * i, 4, "%02x\n", secret[i]);
     old = umask(077);
-    if ((rc = file_writer_open(&w, path, err)) == OK &&
-        (rc = file_writer_append(w, hex, strlen(hex), err)) == OK)
-        rc = file_writer_commit(w, err);
+    rc = file_write_text(path, hex, err);
     umask(old);
-    file_writer_close(w);
     return rc;
 }
 

@@ -136,20 +136,12 @@ static struct http_options http_options(const struct settings *s, struct service
 /* For whoever started us: that we serve, and where. */
 static int write_ready(const char *path, const char *address, const char *admin, struct error *err)
 {
-    struct file_writer *w;
-    int rc;
+    char text[512];
 
     if (path == NULL)
         return OK;
-    if ((rc = file_writer_open(&w, path, err)) != OK)
-        return rc;
-    if ((rc = file_writer_append(w, address, strlen(address), err)) == OK &&
-        (rc = file_writer_append(w, "\n", 1, err)) == OK &&
-        (rc = file_writer_append(w, admin, strlen(admin), err)) == OK &&
-        (rc = file_writer_append(w, "\n", 1, err)) == OK)
-        rc = file_writer_commit(w, err);
-    file_writer_close(w);
-    return rc;
+    snprintf(text, sizeof(text), "%s\n%s\n", address, admin);
+    return file_write_text(path, text, err);
 }
 
 /* ---- end ---- */

@@ -161,16 +161,10 @@ static int open_engine(struct engine **out, const struct settings *s, struct err
 /* For whoever started us: that we serve, and where. */
 static int write_ready(const char *path, const char *address, struct error *err)
 {
-    struct file_writer *w;
-    int rc;
+    char text[256];
 
-    if ((rc = file_writer_open(&w, path, err)) != OK)
-        return rc;
-    if ((rc = file_writer_append(w, address, strlen(address), err)) == OK &&
-        (rc = file_writer_append(w, "\n", 1, err)) == OK)
-        rc = file_writer_commit(w, err);
-    file_writer_close(w);
-    return rc;
+    snprintf(text, sizeof(text), "%s\n", address);
+    return file_write_text(path, text, err);
 }
 
 int main(int argc, char **argv)
