@@ -19,12 +19,13 @@
 #include "jobs/json_fields.h"
 #include "jobs/redis.h"
 #include "jobs/redis_policy.h"
+#include "jobs/reply.h"
 
 enum {
-    VERSION = 1,          /* of the header */
+    VERSION = 2,          /* of the header */
     TEMPORARY_MS = 60000, /* an unfinished result's life after its last piece */
     KEY_SIZE = JOB_ID_SIZE + 2,
-    N_FIELDS = 9 /* of the header's JSON */
+    N_FIELDS = 11 /* of the header's JSON */
 };
 
 struct cache {
@@ -311,10 +312,11 @@ static int write_header(char **out, const struct cache_header *h, struct error *
     }
     for (size_t i = 0; i < cache_n_pieces(h); i++)
         json_array_append_new(pieces, json_integer(h->piece_crc32c[i]));
-    root = json_pack("{s:i, s:s, s:s, s:i, s:b, s:o, s:I, s:o, s:I}", "version", VERSION, "output",
-                     h->output, "layers", h->layers, "n_tokens", h->n_tokens, "truncated",
-                     h->truncated, "tensors", tensors, "bytes", (json_int_t)h->bytes, "pieces",
-                     pieces, "crc32c", (json_int_t)h->crc32c);
+    root =
+        json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:b, s:o, s:I, s:o, s:I}", "version", VERSION,
+                  "model", h->model, "weights", h->weights, "output", h->output, "layers",
+                  h->layers, "n_tokens", h->n_tokens, "truncated", h->truncated, "tensors", tensors,
+                  "bytes", (json_int_t)h->bytes, "pieces", pieces, "crc32c", (json_int_t)h->crc32c);
     *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (*out == NULL)
@@ -375,6 +377,9 @@ static int read_header(struct cache_header *h, const char *text, size_t len, str
     if ((rc = json_fields_parse(&root, text, len, N_FIELDS, "result", err)) != OK)
         return rc;
     if ((rc = json_fields_int(&version, root, "version", VERSION, VERSION, "result", err)) != OK ||
+        (rc = json_fields_text(h->model, sizeof(h->model), root, "model", "result", err)) != OK ||
+        (rc = json_fields_text(h->weights, sizeof(h->weights), root, "weights", "result", err)) !=
+            OK ||
         (rc = json_fields_text(h->output, sizeof(h->output), root, "output", "result", err)) !=
             OK ||
         (rc = json_fields_text(h->layers, sizeof(h->layers), root, "layers", "result", err)) !=
@@ -624,44 +629,93 @@ out:
 
 /* ---- reading ---- */
 
-static int get_field(struct redis *r, const char *key, const char *field, redisReply **out,
-                     struct error *err)
+/* Whether `reply` is that piece, as it was written. */
+static bool is_piece(const struct cache_header *h, size_t index, const redisReply *reply)
 {
-    const char *argv[] = {"HGET", key, field};
-
-    return redis_command(r, out, 3, argv, NULL, err);
+    return reply->type == REDIS_REPLY_STRING && reply->len == piece_size(h, index) &&
+           crc32c(0, reply->str, reply->len) == h->piece_crc32c[index];
 }
 
-int cache_get_header(struct cache *c, const char *id, struct cache_header *out, bool *found,
-                     bool *damaged, struct error *err)
+/* The fields `h` and `0`, and whether there is anything, as they are in one moment: a result that
+ * is published between two looks must not seem to be one without a header. *out is
+ * [[h, 0], exists]. */
+static int look(struct redis *r, const char *key, redisReply **out, struct error *err)
 {
+    const char *multi[] = {"MULTI"}, *get[] = {"HMGET", key, "h", "0"}, *exec[] = {"EXEC"};
+    const char *exists[] = {"EXISTS", key};
+    redisReply *reply = NULL;
+    int rc;
+
+    *out = NULL;
+    if ((rc = redis_append(r, 1, multi, NULL, err)) != OK ||
+        (rc = redis_append(r, 4, get, NULL, err)) != OK ||
+        (rc = redis_append(r, 2, exists, NULL, err)) != OK ||
+        (rc = redis_append(r, 1, exec, NULL, err)) != OK)
+        return rc;
+    for (int i = 0; i < 4; i++) {
+        if (reply != NULL)
+            freeReplyObject(reply);
+        if ((rc = redis_read(r, &reply, err)) != OK)
+            return rc;
+    }
+    if (!reply_is_array(reply, 2) || reply->element[1]->type != REDIS_REPLY_INTEGER) {
+        freeReplyObject(reply);
+        return error_set(err, ERR_FORMAT, "redis at %s: no answer to what is there",
+                         redis_address(r));
+    }
+    *out = reply;
+    return OK;
+}
+
+int cache_get_begin(struct cache *c, const char *id, struct cache_header *out,
+                    struct buf *first_piece, bool *found, bool *damaged, struct error *err)
+{
+    const redisReply *fields;
     char key[KEY_SIZE];
     redisReply *reply;
     struct redis *r;
-    bool exists;
     int rc;
 
     *found = *damaged = false;
-    if ((rc = locate(c, id, &r, key, err)) != OK ||
-        (rc = get_field(r, key, "h", &reply, err)) != OK)
+    first_piece->len = 0;
+    if ((rc = locate(c, id, &r, key, err)) != OK || (rc = look(r, key, &reply, err)) != OK)
         return rc;
-    if (reply->type == REDIS_REPLY_STRING)
-        *found = read_header(out, reply->str, reply->len, NULL) == OK;
-    exists = reply->type != REDIS_REPLY_NIL;
+    fields = reply->element[0];
+    *found = reply_is_array(fields, 2) && fields->element[0]->type == REDIS_REPLY_STRING &&
+             read_header(out, fields->element[0]->str, fields->element[0]->len, NULL) == OK &&
+             (out->bytes == 0 || is_piece(out, 0, fields->element[1]));
+    *damaged = !*found && reply->element[1]->integer == 1;
+    if (*found && out->bytes > 0)
+        rc = buf_append(first_piece, fields->element[1]->str, fields->element[1]->len, err);
     freeReplyObject(reply);
-    if (!exists && (rc = cache_exists(c, id, &exists, err)) != OK)
+    if (*damaged)
+        rc = cache_delete(c, id, err);
+    return rc;
+}
+
+/* A piece that is not what the header says: *damaged when the header is still the same. */
+static int look_again(struct redis *r, const char *key, const struct cache_header *h, bool *damaged,
+                      struct error *err)
+{
+    const char *argv[] = {"HGET", key, "h"};
+    struct cache_header now;
+    redisReply *reply;
+    int rc;
+
+    if ((rc = redis_command(r, &reply, 3, argv, NULL, err)) != OK)
         return rc;
-    if (*found || !exists)
-        return OK;
-    *damaged = true;
-    return cache_delete(c, id, err);
+    *damaged = reply->type == REDIS_REPLY_STRING &&
+               (read_header(&now, reply->str, reply->len, NULL) != OK ||
+                (now.crc32c == h->crc32c && now.bytes == h->bytes));
+    freeReplyObject(reply);
+    return OK;
 }
 
 int cache_get_piece(struct cache *c, const char *id, const struct cache_header *h, size_t index,
                     struct buf *out, bool *found, bool *damaged, struct error *err)
 {
-    struct cache_header now;
     char key[KEY_SIZE], field[24];
+    const char *argv[] = {"HGET", key, field};
     redisReply *reply;
     struct redis *r;
     int rc;
@@ -673,10 +727,9 @@ int cache_get_piece(struct cache *c, const char *id, const struct cache_header *
     if (index >= cache_n_pieces(h))
         return error_set(err, ERR_INPUT, "cache: piece %zu of %zu", index, cache_n_pieces(h));
     snprintf(field, sizeof(field), "%zu", index);
-    if ((rc = get_field(r, key, field, &reply, err)) != OK)
+    if ((rc = redis_command(r, &reply, 3, argv, NULL, err)) != OK)
         return rc;
-    if (reply->type == REDIS_REPLY_STRING && reply->len == piece_size(h, index) &&
-        crc32c(0, reply->str, reply->len) == h->piece_crc32c[index]) {
+    if (is_piece(h, index, reply)) {
         rc = buf_append(out, reply->str, reply->len, err);
         *found = rc == OK;
         freeReplyObject(reply);
@@ -685,14 +738,9 @@ int cache_get_piece(struct cache *c, const char *id, const struct cache_header *
     freeReplyObject(reply);
 
     /* gone, or replaced since its header was read, is no damage */
-    if ((rc = cache_get_header(c, id, &now, found, damaged, err)) != OK)
+    if ((rc = look_again(r, key, h, damaged, err)) != OK || !*damaged)
         return rc;
-    if (*found && now.crc32c == h->crc32c && now.bytes == h->bytes) {
-        *damaged = true;
-        rc = cache_delete(c, id, err);
-    }
-    *found = false;
-    return rc;
+    return cache_delete(c, id, err);
 }
 
 int cache_delete(struct cache *c, const char *id, struct error *err)

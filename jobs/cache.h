@@ -36,6 +36,8 @@ struct cache_tensor {
 
 /* What a result says of itself. Its tensors lie one after another in the pieces. */
 struct cache_header {
+    char model[64];    /* the id that requests use */
+    char weights[65];  /* SHA-256 in hex */
     char output[24];   /* level: "hidden_states" */
     char layers[1024]; /* "0,1,2": those of hidden states */
     int n_tokens;
@@ -70,10 +72,11 @@ int cache_put(struct cache *c, const char *id, struct cache_header *h, const voi
               const size_t *part_bytes, size_t n_parts, int64_t ttl_ms, bool replace, bool *stored,
               struct error *err);
 
-/* *found false: there is none, or what is there is damaged (then it was deleted and *damaged set).
- */
-int cache_get_header(struct cache *c, const char *id, struct cache_header *out, bool *found,
-                     bool *damaged, struct error *err);
+/* The header and piece 0, checked, in one round trip; `first_piece` (its max at least CACHE_PIECE)
+ * is replaced. *found false: there is none, or what is there is damaged (then it was deleted and
+ * *damaged set). */
+int cache_get_begin(struct cache *c, const char *id, struct cache_header *out,
+                    struct buf *first_piece, bool *found, bool *damaged, struct error *err);
 /* Piece `index` of it, checked; `out` (its max at least CACHE_PIECE) is replaced. *found false
  * without *damaged: the result is gone, or was replaced since its header was read. */
 int cache_get_piece(struct cache *c, const char *id, const struct cache_header *h, size_t index,

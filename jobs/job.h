@@ -57,6 +57,7 @@ struct claimed_job {
     bool solo;                  /* must run alone: it was lost twice */
     int n_tokens;
     int64_t deadline_ms; /* Unix time; 0: none */
+    int64_t waited_ms;   /* since it was enqueued, by Q's clock */
     char *payload;       /* owned: claimed_jobs_free() */
     size_t payload_len;
 };

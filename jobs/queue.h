@@ -22,13 +22,14 @@ struct redis;
 enum {
     QUEUE_LEASE_MS = 30000,
     QUEUE_MAX_DELIVERIES = 6,
-    QUEUE_CLAIM_MAX = 64, /* jobs a claim: Redis waits while it runs */
+    QUEUE_CLAIM_MAX = 64, /* jobs a call: Redis waits while it runs */
     QUEUE_OWNER_MAX = 64, /* bytes of an engine's name, of a-z A-Z 0-9 . _ - */
     QUEUE_BASE_SIZE = 192
 };
 
-/* "pe:{<model>:<digest>}" into out; all keys of a model's queue begin with it. */
-void queue_base(char out[QUEUE_BASE_SIZE], const char *model, const char *digest);
+/* "pe:{<model>:<weights>:<compute>}" into out; all keys of a model's queue begin with it. */
+void queue_base(char out[QUEUE_BASE_SIZE], const char *model, const char *weights,
+                const char *compute);
 
 /* `base` as from queue_base(). Loads the function library where this version of it is missing. */
 int queue_open(struct queue **out, const char *url, const char *base, int timeout_ms,
@@ -65,54 +66,51 @@ struct submitted {
     char error[JOB_ERROR_SIZE]; /* of a dead one */
 };
 
+/* What a group meets: how long it waits is about tokens_ahead / tokens_per_s. */
+struct queue_load {
+    int64_t tokens_ahead; /* about how many tokens wait before it */
+    double tokens_per_s;  /* of all live engines together; 0: nobody knows */
+};
+
 /* Submits n jobs of one request as a group, all or none. `force` queues jobs anew that are over:
  * a done one whose result is gone from the cache, a dead one on a client's wish; an expired or
  * cancelled one is queued anew in any case. The same id twice is one job with one interest in it.
  * weight: the tenant's share, 1 is usual. deadline_ms: Unix time or 0; of a joined job the latest
- * holds. *tokens_ahead (or NULL): about how many tokens wait before the group, for Retry-After.
+ * holds. *load (or NULL): for Retry-After.
  * ERR_INPUT: n is not 1..JOB_GROUP_MAX, an id that is not plain, a tenant's name that is not 1..63
  * bytes, fewer than 1 token. */
 int queue_submit(struct queue *q, const char *tenant, double weight, int64_t deadline_ms,
                  const struct job *jobs, size_t n, bool force, const struct queue_limits *limits,
-                 enum submit_outcome *outcome, struct submitted *results, int64_t *tokens_ahead,
+                 enum submit_outcome *outcome, struct submitted *results, struct queue_load *load,
                  struct error *err);
 
 struct job_status {
     enum job_state state;
     int attempt;
-    int64_t place;                    /* jobs before it while it waits, else -1 */
-    int64_t enqueued_ms, finished_ms; /* Unix time; 0: not yet */
+    int64_t place; /* jobs before it while it waits, else -1 */
+    /* Unix time by Q's clock, 0: not yet; started: its latest claim */
+    int64_t enqueued_ms, started_ms, finished_ms;
     char error[JOB_ERROR_SIZE];
     char tenant[64];
 };
-int queue_status(struct queue *q, const char *id, struct job_status *out, struct error *err);
+/* Of n jobs (at most QUEUE_CLAIM_MAX) in one call. Here and below, n of 0 does nothing. */
+int queue_status(struct queue *q, const char *const *ids, size_t n, struct job_status *out,
+                 struct error *err);
 
 /* Drops one interest in a job; the last one cancels it. *state is what it is now (JOB_LEASED: an
  * engine was told; it learns of it at its next renewal). */
 int queue_cancel(struct queue *q, const char *id, enum job_state *state, struct error *err);
-
-/* Events: hints that a job is over. A reader keeps its own place; it starts at what is newest. */
-struct queue_event {
-    char id[JOB_ID_SIZE];
-    enum job_state state;
-};
-enum { QUEUE_EVENT_ID_SIZE = 48 };
-/* The place of the newest event, to begin reading after it. */
-int queue_events_tail(struct queue *q, char place[QUEUE_EVENT_ID_SIZE], struct error *err);
-/* Waits up to block_ms for events after `place`, which moves on. *n may be 0. *missed is set when
- * the stream was cut past `place`: events were lost, ask for the states of all jobs waited for. */
-int queue_events_read(struct queue *q, char place[QUEUE_EVENT_ID_SIZE], int block_ms,
-                      struct queue_event *events, size_t cap, size_t *n, bool *missed,
-                      struct error *err);
 
 /* ---- the engine's side ---- */
 
 /* Takes what is there up to budget_tokens and max_jobs (at most QUEUE_CLAIM_MAX): the fair order, a
  * group never cut apart while it fits an empty budget, a job over the whole budget alone, a solo
  * job alone. Sweeps first. *n may be 0. `owner` names this engine; a claim's token is owner and the
- * claim's number, which never comes back. */
+ * claim's number, which never comes back. tokens_per_s: what this engine has been seen to compute,
+ * 0 while it is not known; it counts as long as the engine claims or renews within its lease. */
 int queue_claim(struct queue *q, const char *owner, int64_t budget_tokens, int max_jobs,
-                int lease_ms, struct claimed_job *out, size_t cap, size_t *n, struct error *err);
+                int lease_ms, double tokens_per_s, struct claimed_job *out, size_t cap, size_t *n,
+                struct error *err);
 void claimed_jobs_free(struct claimed_job *jobs, size_t n);
 
 /* Waits up to block_ms for the doorbell; true in *rang when there may be work. */
@@ -125,10 +123,12 @@ enum lease_answer {
 };
 int queue_renew(struct queue *q, const struct claimed_job *jobs, size_t n, int lease_ms,
                 enum lease_answer *answers, struct error *err);
-/* Each of these ends one claim; *answer is LEASE_STALE when it was not ours to end. A repeated
+/* Each of these ends claims; an answer is LEASE_STALE when it was not ours to end. A repeated
  * complete is LEASE_OK again. */
-int queue_complete(struct queue *q, const struct claimed_job *job, enum lease_answer *answer,
-                   struct error *err);
+/* n jobs (at most QUEUE_CLAIM_MAX) in one call, which Redis makes durable with one fsync: after an
+ * error any of them may be completed, all or none. Their results are in the cache already. */
+int queue_complete(struct queue *q, const struct claimed_job *const *jobs, size_t n,
+                   enum lease_answer *answers, struct error *err);
 /* permanent: dead at once; else again after a growing delay, dead after QUEUE_MAX_DELIVERIES.
  * `error` is a code of less than JOB_ERROR_SIZE bytes. */
 int queue_fail(struct queue *q, const struct claimed_job *job, bool permanent, const char *error,
@@ -159,5 +159,7 @@ struct queue_depth {
     int64_t waiting_tokens;
     int64_t oldest_wait_ms; /* of the job that is next; 0: nothing waits */
     int64_t engines;        /* seen in the last lease */
+    double tokens_per_s;    /* of these engines together; 0: nobody knows */
+    int64_t leases_lost;    /* ever, of this queue */
 };
 int queue_depth(struct queue *q, struct queue_depth *out, struct error *err);

@@ -9,16 +9,21 @@
 --   B:x         zset    dead: id by time
 --   B:f         zset    tenants by finish tag, those ahead of the virtual time
 --   B:tc        hash    open jobs a tenant
---   B:m         hash    v: virtual time; tokens: of the waiting jobs; groups, claims: counters
+--   B:m         hash    v: virtual time; tokens: of the waiting jobs; groups, claims: counters;
+--                       lost: leases that were lost
 --   B:wk        zset    engines by the time until which they count as alive
---   B:ev        stream  jobs that are over: j id, s state
+--   B:wr        hash    tokens a second of those engines that know it
+--   B:ev        stream  jobs that are over: j id, s state, w ms from enqueued to the last claim,
+--                       t ms from there to the end (-1: never claimed)
 --   B:bell      list    wakes engines
 --   B:n:<name>  string  which engine holds a fixed name
 --   B:p:<id>    string  a dead job's payload, for some hours
 --
 -- Times are Redis' own, in milliseconds: engines' clocks do not matter. Functions of two versions
 -- may run on one queue during a deployment, so names carry the version, and a change of this layout
--- needs a new base. Every loop has a bound: while a function runs, all of Redis waits.
+-- needs a new base and a new number in the name. Every loop has a bound: while a function runs, all
+-- of Redis waits. A job's hash may be gone (removed by hand, lost in a failover): what of it still
+-- lies in the sets is dropped where it is met, and never made a job again.
 -- Lua trap: `..` writes large numbers as 1.7e+12; redis.call() writes them in full.
 
 local HOUR = 3600000
@@ -30,6 +35,7 @@ local BELL_MAX = 16
 local GROUP_MAX = 32 -- JOB_GROUP_MAX
 local GROUP_DIGITS = 12
 local SWEEP_LEASES, SWEEP_DELAYED, SWEEP_OLD = 64, 128, 64
+local ENGINES_MAX = 256 -- whose rates are summed
 local NAMED_LEASES = 1024
 local SOLO_AFTER = 2 -- losses
 local BACKOFF_FIRST, BACKOFF_MAX = 500, 30000
@@ -58,15 +64,29 @@ local function virtual_time(b)
     return tonumber(redis.call('HGET', b .. ':m', 'v') or '0')
 end
 
--- With the last open job the tags lose their meaning: nobody waits who could be overtaken.
+-- Nobody waits who could be overtaken: the tags lose their meaning.
+local function forget_tags(b)
+    redis.call('UNLINK', b .. ':f')
+    redis.call('HDEL', b .. ':m', 'v', 'tokens')
+end
+
 local function count_open(b, tenant, n)
     if redis.call('HINCRBY', b .. ':tc', tenant, n) > 0 then
         return
     end
     redis.call('HDEL', b .. ':tc', tenant)
     if redis.call('EXISTS', b .. ':tc') == 0 then
-        redis.call('UNLINK', b .. ':f')
-        redis.call('HDEL', b .. ':m', 'v', 'tokens')
+        forget_tags(b)
+    end
+end
+
+-- Drops what `set` still has of a job that is not there. Nobody knows whose it was and what it
+-- cost; with the last job the counts are right again.
+local function drop(b, set, member)
+    redis.call('ZREM', b .. set, member)
+    if redis.call('EXISTS', b .. ':w', b .. ':d', b .. ':l') == 0 then
+        redis.call('UNLINK', b .. ':tc')
+        forget_tags(b)
     end
 end
 
@@ -87,7 +107,9 @@ end
 -- so that its engine may repeat a `complete` whose answer it never saw.
 local function finish(b, id, t, state, err)
     local j = key(b, id)
-    local f = redis.call('HMGET', j, 'tenant', 'payload')
+    local f = redis.call('HMGET', j, 'tenant', 'payload', 'enqueued', 'started')
+    local waited = f[4] and math.max(0, f[4] - f[3]) or -1
+    local took = f[4] and math.max(0, t - f[4]) or -1
     redis.call('HSET', j, 'state', state, 'error', err, 'finished', t)
     redis.call('HDEL', j, 'payload', 'cancel')
     if state ~= 'done' then
@@ -99,7 +121,8 @@ local function finish(b, id, t, state, err)
         redis.call('ZREMRANGEBYRANK', b .. ':x', 0, -DEAD_MAX - 1)
     end
     redis.call('PEXPIRE', j, KEEP[state])
-    redis.call('XADD', b .. ':ev', 'MAXLEN', '~', EVENTS_MAX, '*', 'j', id, 's', state)
+    redis.call('XADD', b .. ':ev', 'MAXLEN', '~', EVENTS_MAX, '*', 'j', id, 's', state, 'w', waited,
+               't', took)
     count_open(b, f[1] or '', -1)
 end
 
@@ -142,6 +165,7 @@ end
 -- alone, so that the innocent get through and the guilty one dies alone.
 local function lose(b, id, t, max_deliveries, delay)
     local j = key(b, id)
+    redis.call('HINCRBY', b .. ':m', 'lost', 1)
     if redis.call('HINCRBY', j, 'lost', 1) == SOLO_AFTER then
         redis.call('HSET', j, 'solo', 1, 'group', new_group(b))
     end
@@ -152,14 +176,22 @@ local function sweep(b, t, max_deliveries)
     local n = 0
     for _, id in ipairs(redis.call('ZRANGE', b .. ':l', '-inf', t, 'BYSCORE', 'LIMIT', 0,
                                    SWEEP_LEASES)) do
-        lose(b, id, t, max_deliveries)
-        n = n + 1
+        if redis.call('HGET', key(b, id), 'state') == 'leased' then
+            lose(b, id, t, max_deliveries)
+            n = n + 1
+        else
+            drop(b, ':l', id)
+        end
     end
     for _, id in ipairs(redis.call('ZRANGE', b .. ':d', '-inf', t, 'BYSCORE', 'LIMIT', 0,
                                    SWEEP_DELAYED)) do
-        redis.call('ZREM', b .. ':d', id)
-        enter_waiting(b, id)
-        n = n + 1
+        if redis.call('HGET', key(b, id), 'state') == 'delayed' then
+            redis.call('ZREM', b .. ':d', id)
+            enter_waiting(b, id)
+            n = n + 1
+        else
+            drop(b, ':d', id)
+        end
     end
     if n > 0 then
         ring(b)
@@ -170,6 +202,19 @@ local function sweep(b, t, max_deliveries)
         redis.call('ZREM', b .. ':x', unpack(old))
     end
     return n
+end
+
+-- What the live engines compute together, as far as they know.
+local function tokens_per_s(b, t)
+    local live = redis.call('ZRANGE', b .. ':wk', '(' .. string.format('%.0f', t), '+inf',
+                            'BYSCORE', 'LIMIT', 0, ENGINES_MAX)
+    local sum = 0
+    if #live > 0 then
+        for _, rate in ipairs(redis.call('HMGET', b .. ':wr', unpack(live))) do
+            sum = sum + tonumber(rate or '0')
+        end
+    end
+    return string.format('%.17g', sum)
 end
 
 -- ---- the service's side ----
@@ -196,7 +241,7 @@ local function add(b, id, t, group, tag, tenant, deadline, tokens, payload)
 end
 
 -- tenant weight deadline max_open max_tenant force, then id tokens payload of each job.
--- Answers outcome, tokens ahead, then state, joined, error of each job.
+-- Answers outcome, tokens ahead, tokens a second, then state, joined, error of each job.
 local function submit(keys, args)
     local b, t = keys[1], now()
     local tenant, weight, deadline = args[1], tonumber(args[2]), tonumber(args[3])
@@ -230,16 +275,17 @@ local function submit(keys, args)
         ahead = math.floor(tonumber(redis.call('HGET', b .. ':m', 'tokens') or '0') *
                            redis.call('ZCOUNT', b .. ':w', '-inf', tag) / waiting)
     end
+    local rate = tokens_per_s(b, t)
     if new > 0 then
         if tonumber(redis.call('HGET', b .. ':tc', tenant) or '0') + new > max_tenant then
-            return { 'tenant_full', ahead }
+            return { 'tenant_full', ahead, rate }
         end
         if waiting + redis.call('ZCARD', b .. ':d') + new > max_open then
-            return { 'full', ahead }
+            return { 'full', ahead, rate }
         end
     end
 
-    local out = { 'queued', ahead }
+    local out = { 'queued', ahead, rate }
     local group = new > 0 and new_group(b)
     for _, job in ipairs(jobs) do
         local joined = 1
@@ -260,16 +306,21 @@ local function submit(keys, args)
     return out
 end
 
--- id. Answers state, attempt, place, enqueued, finished, error, tenant.
+-- id of each job. Answers of each state, attempt, place, enqueued, started, finished, error, tenant.
 local function status(keys, args)
-    local b, id = keys[1], args[1]
-    local f = redis.call('HMGET', key(b, id), 'state', 'attempt', 'enqueued', 'finished', 'error',
-                         'tenant', 'group')
-    if not f[1] then
-        return { 'none' }
+    local b, out = keys[1], {}
+    for i, id in ipairs(args) do
+        local f = redis.call('HMGET', key(b, id), 'state', 'attempt', 'enqueued', 'started',
+                             'finished', 'error', 'tenant', 'group')
+        if f[1] then
+            local place = f[1] == 'waiting' and redis.call('ZRANK', b .. ':w', f[8] .. id) or -1
+            out[i] = { f[1], tonumber(f[2]), place, tonumber(f[3]), tonumber(f[4] or '0'),
+                       tonumber(f[5] or '0'), f[6] or '', f[7] }
+        else
+            out[i] = { 'none' }
+        end
     end
-    local place = f[1] == 'waiting' and redis.call('ZRANK', b .. ':w', f[7] .. id) or -1
-    return { f[1], tonumber(f[2]), place, tonumber(f[3]), tonumber(f[4] or '0'), f[5] or '', f[6] }
+    return out
 end
 
 -- id. Answers the state it is in now.
@@ -309,8 +360,8 @@ local function read_group(b, t, window, i)
         local id = string.sub(window[i], GROUP_DIGITS + 1)
         local f = redis.call('HMGET', key(b, id), 'state', 'deadline', 'tokens', 'solo', 'tag')
         local deadline, tokens = tonumber(f[2] or '0'), tonumber(f[3] or '0')
-        if f[1] ~= 'waiting' then -- its hash was removed by hand
-            redis.call('ZREM', b .. ':w', window[i])
+        if f[1] ~= 'waiting' then
+            drop(b, ':w', window[i])
         elseif deadline ~= 0 and deadline < t then
             leave_waiting(b, id, group, tokens)
             finish(b, id, t, 'expired', 'deadline')
@@ -326,32 +377,48 @@ end
 
 -- The number in the token counts claims, not attempts: those begin anew when a job is released or
 -- forced, and a token must never come back.
-local function lease(b, job, owner, lease_end)
+local function lease(b, t, job, owner, lease_end)
     local j = key(b, job.id)
     local token = string.format('%s:%.0f', owner, redis.call('HINCRBY', b .. ':m', 'claims', 1))
     local attempt = redis.call('HINCRBY', j, 'attempt', 1)
     leave_waiting(b, job.id, job.group, job.tokens)
-    redis.call('HSET', j, 'state', 'leased', 'token', token)
+    redis.call('HSET', j, 'state', 'leased', 'token', token, 'started', t)
     redis.call('ZADD', b .. ':l', lease_end, job.id)
+    local f = redis.call('HMGET', j, 'payload', 'enqueued')
     return { job.id, token, attempt, job.solo and 1 or 0, job.tokens, job.deadline,
-             redis.call('HGET', j, 'payload') or '' }
+             math.max(0, t - f[2]), f[1] or '' }
 end
 
--- owner budget max_jobs lease_ms max_deliveries
+-- An engine is there until `lease_end`, and computes so many tokens a second (0: not known); what
+-- is known of engines that are gone is forgotten.
+local function see_engine(b, t, owner, lease_end, rate)
+    redis.call('ZADD', b .. ':wk', lease_end, owner)
+    if tonumber(rate) > 0 then
+        redis.call('HSET', b .. ':wr', owner, rate)
+    else
+        redis.call('HDEL', b .. ':wr', owner)
+    end
+    local gone = redis.call('ZRANGE', b .. ':wk', '-inf', t, 'BYSCORE', 'LIMIT', 0, SWEEP_OLD)
+    if #gone > 0 then
+        redis.call('ZREM', b .. ':wk', unpack(gone))
+        redis.call('HDEL', b .. ':wr', unpack(gone))
+    end
+end
+
+-- owner budget max_jobs lease_ms tokens_per_s max_deliveries
 local function claim(keys, args)
     local b, t, owner = keys[1], now(), args[1]
     local budget, max_jobs = tonumber(args[2]), tonumber(args[3])
     local lease_end = t + tonumber(args[4])
 
-    redis.call('ZADD', b .. ':wk', lease_end, owner)
-    redis.call('ZREMRANGEBYSCORE', b .. ':wk', '-inf', t)
-    sweep(b, t, tonumber(args[5]))
+    see_engine(b, t, owner, lease_end, args[5])
+    sweep(b, t, tonumber(args[6]))
 
     -- a group that begins among the first max_jobs lies in the window as a whole
     local window = redis.call('ZRANGE', b .. ':w', 0, max_jobs + GROUP_MAX - 1)
     local out, tokens, v, i = {}, 0, virtual_time(b), 1
     local function take(job)
-        out[#out + 1] = lease(b, job, owner, lease_end)
+        out[#out + 1] = lease(b, t, job, owner, lease_end)
         tokens = tokens + job.tokens
         v = math.max(v, job.tag)
     end
@@ -412,16 +479,19 @@ local function renew(keys, args)
     return out
 end
 
--- id token; the result is in the cache already
+-- id token of each job; the results are in the cache already
 local function complete(keys, args)
-    local b, id = keys[1], args[1]
-    local ours, state, token = holds(b, id, args[2])
-    if not ours then
-        return state == 'done' and token == args[2] and 'ok' or 'stale'
+    local b, t, out = keys[1], now(), {}
+    for i = 1, #args, 2 do
+        local id, claimed = args[i], args[i + 1]
+        local ours, state, token = holds(b, id, claimed)
+        if ours then
+            redis.call('ZREM', b .. ':l', id)
+            finish(b, id, t, 'done', '')
+        end
+        out[#out + 1] = (ours or state == 'done' and token == claimed) and 'ok' or 'stale'
     end
-    redis.call('ZREM', b .. ':l', id)
-    finish(b, id, now(), 'done', '')
-    return 'ok'
+    return out
 end
 
 -- id token permanent error max_deliveries
@@ -481,17 +551,19 @@ local function drop_name(keys, args)
     return 0
 end
 
--- Answers waiting, delayed, leased, dead, waiting tokens, wait of the next in line, engines.
+-- Answers waiting, delayed, leased, dead, waiting tokens, wait of the next in line, engines, leases
+-- lost, tokens a second.
 local function depth(keys)
     local b, t = keys[1], now()
+    local m = redis.call('HMGET', b .. ':m', 'tokens', 'lost')
     local first = redis.call('ZRANGE', b .. ':w', 0, 0)[1]
     local since = first and
         redis.call('HGET', key(b, string.sub(first, GROUP_DIGITS + 1)), 'enqueued')
     return { redis.call('ZCARD', b .. ':w'), redis.call('ZCARD', b .. ':d'),
              redis.call('ZCARD', b .. ':l'), redis.call('ZCARD', b .. ':x'),
-             tonumber(redis.call('HGET', b .. ':m', 'tokens') or '0'),
-             since and math.max(1, t - tonumber(since)) or 0,
-             redis.call('ZCOUNT', b .. ':wk', t + 1, '+inf') }
+             tonumber(m[1] or '0'), since and math.max(1, t - tonumber(since)) or 0,
+             redis.call('ZCOUNT', b .. ':wk', t + 1, '+inf'), tonumber(m[2] or '0'),
+             tokens_per_s(b, t) }
 end
 
 -- Only new work is refused when Redis is full: what runs must be able to end.

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "jobs/queue_events.h"
 #include "service/counters.h"
 
 enum {
@@ -42,21 +43,21 @@ static void pause_ms(int ms)
 }
 
 /* Reads until something breaks or the reader stops. */
-static int follow(struct reader *r, struct queue *queue, struct queue_event *list,
+static int follow(struct reader *r, struct queue_events *queue, struct queue_event *list,
                   struct error *err)
 {
-    char place[QUEUE_EVENT_ID_SIZE];
+    const char *base = r->base;
+    bool fresh;
     int rc;
 
-    if ((rc = queue_events_tail(queue, place, err)) != OK)
+    if ((rc = queue_events_follow(queue, &base, 1, &fresh, err)) != OK)
         return rc;
     /* what happened before the place is known only to the jobs */
     waiters_recheck(r->events->waiters, r->base);
     while (!atomic_load(&r->stopping)) {
         bool missed = false;
         size_t n = 0;
-        if ((rc = queue_events_read(queue, place, BLOCK_MS, list, MAX_EVENTS, &n, &missed, err)) !=
-            OK)
+        if ((rc = queue_events_read(queue, BLOCK_MS, list, MAX_EVENTS, &n, &missed, err)) != OK)
             return rc;
         count(C_EVENTS, (int)n);
         if (missed) {
@@ -76,14 +77,14 @@ static void *run(void *arg)
     bool was_away = false;
 
     while (list != NULL && !atomic_load(&r->stopping)) {
-        struct queue *queue = NULL;
+        struct queue_events *queue = NULL;
         struct error err = {0};
-        if (queue_open(&queue, r->events->queue_url, r->base, r->events->timeout_ms, &err) == OK)
+        if (queue_events_open(&queue, r->events->queue_url, r->events->timeout_ms, &err) == OK)
             follow(r, queue, list, &err);
         if (err.code != OK && !was_away)
             log_warn("events_away", "why=\"%s\"", err.text);
         was_away = err.code != OK;
-        queue_close(queue);
+        queue_events_close(queue);
         if (!atomic_load(&r->stopping))
             pause_ms(RETRY_MS);
     }

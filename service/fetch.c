@@ -118,6 +118,14 @@ static bool header_adds_up(const struct cache_header *h)
     return bytes == h->bytes && bytes > 0;
 }
 
+static void count_piece(const struct buf *piece, int64_t start_ns)
+{
+    count(C_PIECES, 1);
+    count(C_PIECE_BYTES, (int)piece->len);
+    count(C_BYTES_HELD, (int)piece->len);
+    metric_observe(&counters[C_FETCH_SECONDS], clock_ms_since(start_ns) / 1e3);
+}
+
 static int load_piece(struct result *r, struct io *io, size_t index, struct buf *out, bool *found,
                       struct error *err)
 {
@@ -134,36 +142,43 @@ static int load_piece(struct result *r, struct io *io, size_t index, struct buf 
         buf_free(out);
         return rc; /* gone or damaged: a damaged one was deleted, and what replaced it is good */
     }
-    count(C_PIECES, 1);
-    count(C_PIECE_BYTES, (int)out->len);
-    count(C_BYTES_HELD, (int)out->len);
-    metric_observe(&counters[C_FETCH_SECONDS], clock_ms_since(start_ns) / 1e3);
+    count_piece(out, start_ns);
     return OK;
 }
 
 /* Header and first piece; *found tells whether they are there. */
 static int load_begin(struct result *r, struct io *io, bool *found, struct error *err)
 {
+    struct buf first = {.max = CACHE_PIECE};
+    int64_t start_ns = clock_now_ns();
     bool damaged = false;
     int rc;
 
     *found = false;
-    if ((rc = cache_get_header(io_cache(io), r->id, &r->header, found, &damaged, err)) != OK)
-        return rc;
+    if ((rc = cache_get_begin(io_cache(io), r->id, &r->header, &first, found, &damaged, err)) != OK)
+        goto out;
     if (damaged)
         count(C_DAMAGED, 1);
     if (!*found)
-        return OK;
+        goto out;
     if (!header_adds_up(&r->header)) {
         count(C_DAMAGED, 1);
         *found = false;
-        return cache_delete(io_cache(io), r->id, err);
+        rc = cache_delete(io_cache(io), r->id, err);
+        goto out;
     }
     count(C_FETCHES, 1);
-    if ((r->pieces = calloc(cache_n_pieces(&r->header), sizeof(*r->pieces))) == NULL)
-        return error_set(err, ERR_MEM, "fetch: no memory for the pieces of a result");
+    if ((r->pieces = calloc(cache_n_pieces(&r->header), sizeof(*r->pieces))) == NULL) {
+        rc = error_set(err, ERR_MEM, "fetch: no memory for the pieces of a result");
+        goto out;
+    }
     r->n_pieces = cache_n_pieces(&r->header);
-    return load_piece(r, io, 0, &r->pieces[0], found, err);
+    count_piece(&first, start_ns);
+    r->pieces[0] = first;
+    first = (struct buf){0}; /* handed over */
+out:
+    buf_free(&first);
+    return rc;
 }
 
 static void run_load(struct io *io, void *arg);

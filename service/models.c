@@ -71,8 +71,9 @@ void model_release(const struct model *model)
 static bool is_same_card(const struct model_card *a, const struct model_card *b)
 {
     return strcmp(a->id, b->id) == 0 && strcmp(a->weights, b->weights) == 0 &&
-           strcmp(a->tokenizer, b->tokenizer) == 0 && a->registered_ms == b->registered_ms &&
-           a->n_states == b->n_states && a->width == b->width && a->max_tokens == b->max_tokens &&
+           strcmp(a->compute, b->compute) == 0 && strcmp(a->tokenizer, b->tokenizer) == 0 &&
+           a->registered_ms == b->registered_ms && a->n_states == b->n_states &&
+           a->width == b->width && a->max_tokens == b->max_tokens &&
            a->has_hidden_states == b->has_hidden_states;
 }
 
@@ -132,7 +133,7 @@ static int make_model(struct held_model **out, struct models *m, const struct mo
     (*out)->shared = shared;
     (*out)->model.card = *card;
     (*out)->model.tokenizer = shared->tokenizer;
-    queue_base((*out)->model.base, card->id, card->weights);
+    queue_base((*out)->model.base, card->id, card->weights, card->compute);
     log_info("model", "id=%s weights=%.12s states=%d width=%d", card->id, card->weights,
              card->n_states, card->width);
     return OK;

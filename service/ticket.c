@@ -217,6 +217,7 @@ static bool submit(struct ticket *t, struct io *io, struct ticket_prompt *const 
     const struct queue_limits limits = {t->service->max_open_jobs, t->service->max_tenant_jobs};
     struct job jobs[JOB_GROUP_MAX];
     enum submit_outcome outcome;
+    struct queue_load load = {0};
     struct problem problem = {0};
     struct error err = {0};
     struct queue *queue;
@@ -229,11 +230,12 @@ static bool submit(struct ticket *t, struct io *io, struct ticket_prompt *const 
     }
     if (io_queue(&queue, io, t->model->base, &err) != OK ||
         queue_submit(queue, t->service->tenant, 1, deadline_ms(t), jobs, n, force, &limits,
-                     &outcome, results, &t->tokens_ahead, &err) != OK) {
+                     &outcome, results, &load, &err) != OK) {
         io_queue_failed(io, &err);
         settle_error(t, &err, TROUBLE_QUEUE);
         return false;
     }
+    t->tokens_ahead = load.tokens_ahead;
     if (outcome == SUBMIT_QUEUED) {
         count(C_SUBMITTED, 1);
         return true;
@@ -410,7 +412,8 @@ static bool find_job(struct ticket *t, struct ticket_prompt *p, struct io *io)
     for (size_t i = 0; i < n && p->model == NULL && err.code == OK; i++) {
         struct queue *queue;
         if (io_queue(&queue, io, models[i]->base, &err) == OK &&
-            queue_status(queue, p->id, &p->status, &err) == OK && p->status.state != JOB_NONE) {
+            queue_status(queue, (const char *const[]){p->id}, 1, &p->status, &err) == OK &&
+            p->status.state != JOB_NONE) {
             p->model = models[i];
             model_hold(p->model);
         }

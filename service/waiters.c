@@ -89,7 +89,7 @@ static int look_at(struct waiters *t, struct io *io, const struct check_job *job
     if (result == NULL) {
         count(C_RECHECKS, 1);
         if ((rc = io_queue(&queue, io, job->base, err)) != OK ||
-            (rc = queue_status(queue, job->id, &status, err)) != OK) {
+            (rc = queue_status(queue, (const char *const[]){job->id}, 1, &status, err)) != OK) {
             io_queue_failed(io, err);
             return rc;
         }

@@ -206,8 +206,10 @@ int main(int argc, char **argv)
     if ((rc = check_redis(&settings, &err)) != OK ||
         (rc = open_engine(&engine, &settings, &err)) != OK ||
         (rc = registration_prove(engine, &err)) != OK ||
-        (rc = registration_publish(engine, settings.model, settings.model_id, settings.redis_queue,
-                                   (int)settings.redis_timeout_ms, &card, &err)) != OK)
+        (rc = registration_publish(engine, settings.model, settings.model_id,
+                                   settings.compute == 0 ? "float32" : "bfloat16",
+                                   settings.redis_queue, (int)settings.redis_timeout_ms, &card,
+                                   &err)) != OK)
         goto out;
 
     if (settings.name == NULL)

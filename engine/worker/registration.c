@@ -5,7 +5,6 @@
 #include <gnutls/gnutls.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -65,8 +64,8 @@ static int sha256_hex(char out[CARD_DIGEST_SIZE], const void *data, size_t size,
 }
 
 int registration_publish(struct engine *engine, const char *model_path, const char *id,
-                         const char *queue_url, int timeout_ms, struct model_card *card,
-                         struct error *err)
+                         const char *compute, const char *queue_url, int timeout_ms,
+                         struct model_card *card, struct error *err)
 {
     const struct engine_info *info = engine_info(engine);
     struct buf compact = {.max = MAX_TOKENIZER};
@@ -79,8 +78,8 @@ int registration_publish(struct engine *engine, const char *model_path, const ch
                                 .width = info->width,
                                 .max_tokens = info->max_tokens,
                                 .vocabulary = info->vocabulary,
-                                .has_hidden_states = true,
-                                .registered_ms = (int64_t)time(NULL) * 1000};
+                                .has_hidden_states = true};
+    snprintf(card->compute, sizeof(card->compute), "%s", compute);
     snprintf(card->architecture, sizeof(card->architecture), "%s", info->architecture);
     snprintf(card->engine_version, sizeof(card->engine_version), "%s", PE_VERSION);
     if (id == NULL) {

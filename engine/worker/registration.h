@@ -9,7 +9,8 @@
 int registration_prove(struct engine *engine, struct error *err);
 
 /* Digests weights and tokenizer, fills *card, and stores card and tokenizer in the queue's Redis.
- * `id`: what requests name the model; NULL: made of the last part of `model_path`. */
+ * `id`: what requests name the model; NULL: made of the last part of `model_path`. `compute`: what
+ * matrix products compute in, for the card. */
 int registration_publish(struct engine *engine, const char *model_path, const char *id,
-                         const char *queue_url, int timeout_ms, struct model_card *card,
-                         struct error *err);
+                         const char *compute, const char *queue_url, int timeout_ms,
+                         struct model_card *card, struct error *err);

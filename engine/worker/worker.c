@@ -188,7 +188,8 @@ static void complete(struct worker *w, struct held *h, int metric)
 {
     enum lease_answer answer = LEASE_OK;
     struct error err = {0};
-    int rc = queue_complete(w->queue, &h->job, &answer, &err);
+    int rc =
+        queue_complete(w->queue, (const struct claimed_job *const[]){&h->job}, 1, &answer, &err);
 
     end_job(w, h, metric, rc, answer, &err);
 }
@@ -504,7 +505,7 @@ static int round_of_work(struct worker *w, struct error *err)
         return OK;
     }
     rc = queue_claim(w->queue, w->options.owner, w->options.budget_tokens, w->options.max_jobs,
-                     w->options.lease_ms, jobs, MAX_JOBS, &n, &why);
+                     w->options.lease_ms, 0, jobs, MAX_JOBS, &n, &why);
     if (rc == OK && n == 0)
         rc = queue_wait(w->queue, DOORBELL_MS, &rang, &why);
     if (contact(w, rc, &why) != OK) {
@@ -691,7 +692,7 @@ int worker_start(struct worker **out, struct engine *engine, const struct model_
         w->options.max_jobs = MAX_JOBS;
     w->engine = engine;
     atomic_store(&w->last_tick_ns, clock_now_ns());
-    queue_base(w->base, card->id, card->weights);
+    queue_base(w->base, card->id, card->weights, card->compute);
     if ((rc = queue_open(&w->queue, options->queue_url, w->base, options->redis_timeout_ms, err)) !=
             OK ||
         (rc = queue_open(&w->keeper_queue, options->queue_url, w->base, options->redis_timeout_ms,

@@ -15,7 +15,7 @@
 #include "base/buf.h"
 #include "jobs/queue.h"
 
-enum { IDS = 24, TENANTS = 3, OWNERS = 3, BELL_MAX = 16 };
+enum { IDS = 24, TENANTS = 3, OWNERS = 3, BELL_MAX = 16, EVENTS = 1024 };
 
 static const char *const owners[OWNERS] = {"e", "e1", "gpu.2"};
 static const char *const state_names[] = {"none", "waiting", "delayed", "leased",
@@ -39,11 +39,15 @@ enum {
     MET_STALE_RELEASE,
     MET_COMPLETED,
     MET_COMPLETED_AGAIN,
+    MET_COMPLETED_SOME,
     MET_TOLD_CANCELLED,
     MET_CANCELLED,
     MET_WANTED_AGAIN,
     MET_NAME_BUSY,
     MET_NAME_RELEASED,
+    MET_RATES,
+    MET_EVENT_CLAIMED,
+    MET_EVENT_UNCLAIMED,
     MET_IDLE,
     MET_COUNT
 };
@@ -52,7 +56,8 @@ static int64_t met[MET_COUNT];
 struct model_job {
     enum job_state state; /* JOB_NONE: there is no hash */
     int tenant, n_tokens, attempt, lost, interest;
-    int64_t group, deadline, enqueued, finished; /* finished -1: no field */
+    int64_t group, deadline, enqueued;
+    int64_t started, finished; /* -1: no field */
     double tag;
     bool solo, cancel, has_error;
     char payload[24], error[JOB_ERROR_SIZE];
@@ -69,11 +74,16 @@ static struct {
     double v, finish[TENANTS];
     bool has_finish[TENANTS];
     int64_t seen[OWNERS]; /* 0: not there */
-    int holder[OWNERS];   /* instance of the name's lock, or -1 */
+    double rate[OWNERS];  /* tokens a second; 0: not known */
+    int64_t leases_lost;
+    int holder[OWNERS]; /* instance of the name's lock, or -1 */
     int bell;
-    int64_t n_events;
-    int event_id;
-    enum job_state event_state;
+    int64_t n_events, n_events_read;
+    struct model_event {
+        int job;
+        enum job_state state;
+        int64_t waited, took;
+    } events[EVENTS]; /* a ring */
 } m;
 
 static const char *id_of(int i)
@@ -125,6 +135,16 @@ static int open_of(int tenant)
     return n;
 }
 
+static double rate_of_all(void)
+{
+    double sum = 0;
+
+    for (int o = 0; o < OWNERS; o++)
+        if (m.seen[o] > m.now)
+            sum += m.rate[o];
+    return sum;
+}
+
 static void m_ring(void)
 {
     if (m.bell < BELL_MAX)
@@ -156,9 +176,9 @@ static void m_finish(int i, enum job_state s, const char *error)
     j->payload[0] = '\0';
     j->has_error = true;
     snprintf(j->error, sizeof(j->error), "%s", error);
-    m.n_events++;
-    m.event_id = i;
-    m.event_state = s;
+    m.events[m.n_events++ % EVENTS] =
+        (struct model_event){i, s, j->started < 0 ? -1 : j->started - j->enqueued,
+                             j->started < 0 ? -1 : m.now - j->started};
     m_idle();
 }
 
@@ -196,6 +216,7 @@ static void m_retry(int i, const char *error, int64_t delay)
 static void m_lose(int i, int64_t delay)
 {
     met[MET_LOST]++;
+    m.leases_lost++;
     if (++m.jobs[i].lost == 2) {
         m.jobs[i].solo = true;
         m.jobs[i].group = ++m.groups;
@@ -267,22 +288,27 @@ static void m_take(int i, int owner, int lease_ms, double *v)
     j->state = JOB_LEASED;
     j->attempt++;
     j->due = m.now + lease_ms;
+    j->started = m.now;
     snprintf(j->token, sizeof(j->token), "%s:%" PRId64, owners[owner], ++m.claims);
     if (j->tag > *v)
         *v = j->tag;
 }
 
 /* The jobs that a claim takes, in order. */
-static int m_claim(int taken[IDS], int owner, int64_t budget, int max_jobs, int lease_ms)
+static int m_claim(int taken[IDS], int owner, int64_t budget, int max_jobs, int lease_ms,
+                   double rate)
 {
     int order[IDS], n, n_taken = 0, i = 0;
     int64_t tokens = 0;
     double v;
 
     m.seen[owner] = m.now + lease_ms;
+    m.rate[owner] = rate;
     for (int o = 0; o < OWNERS; o++)
-        if (m.seen[o] <= m.now)
+        if (m.seen[o] <= m.now) {
             m.seen[o] = 0;
+            m.rate[o] = 0;
+        }
     m_sweep();
     v = m.v;
     n = in_order(order, JOB_WAITING);
@@ -359,6 +385,8 @@ static void say_job(struct buf *out, int i)
             SAY(" token=%s", j->token);
         if (j->has_error)
             SAY(" error=%s", j->error);
+        if (j->started >= 0)
+            SAY(" started=%" PRId64, j->started);
         if (j->finished >= 0)
             SAY(" finished=%" PRId64, j->finished);
         SAY(" ttl=%d\n", open ? -1 : j->state == JOB_DEAD ? 168 : 1);
@@ -433,6 +461,13 @@ static void say_all(struct buf *out)
     SAY("\nwk ");
     for (int k = 0; k < n; k++)
         SAY("%s%s %" PRId64, k > 0 ? " " : "", owners[order[k]], m.seen[order[k]]);
+    SAY("\nwr");
+    n = 0;
+    for (int o = 0; o < OWNERS; o++) {
+        SAY(" %.17g", m.rate[o]);
+        n += m.rate[o] > 0;
+    }
+    keys += n > 0;
     SAY("\n");
 
     for (int t = 0; t < TENANTS; t++)
@@ -441,8 +476,8 @@ static void say_all(struct buf *out)
         else
             SAY("open t%d -\n", t);
     keys += is_busy(); /* tc */
-    SAY("m %.17g\nm %" PRId64 "\nm %" PRId64 "\nm %" PRId64 "\n", m.v, waiting_tokens(), m.groups,
-        m.claims);
+    SAY("m %.17g\nm %" PRId64 "\nm %" PRId64 "\nm %" PRId64 "\nm %" PRId64 "\n", m.v,
+        waiting_tokens(), m.groups, m.claims, m.leases_lost);
     keys += m.groups > 0;
     SAY("locks ");
     for (int o = 0; o < OWNERS; o++) {
@@ -451,9 +486,12 @@ static void say_all(struct buf *out)
     }
     SAY("\nbell %d\n", m.bell);
     keys += m.bell > 0;
-    if (m.n_events > 0)
-        SAY("events %" PRId64 " j %s s %s\n", m.n_events, id_of(m.event_id),
-            state_names[m.event_state]);
+    if (m.n_events > 0) {
+        const struct model_event *last = &m.events[(m.n_events - 1) % EVENTS];
+
+        SAY("events %" PRId64 " j %s s %s w %" PRId64 " t %" PRId64 "\n", m.n_events,
+            id_of(last->job), state_names[last->state], last->waited, last->took);
+    }
     keys += m.n_events > 0;
     SAY("keys %d\n", keys);
 }

@@ -13,7 +13,7 @@ static struct redis_server servers[3];
 static struct redis *admin;
 static struct cache *cache;
 static char *data;
-static struct buf piece = {.max = CACHE_PIECE};
+static struct buf piece = {.max = CACHE_PIECE}, first_piece = {.max = CACHE_PIECE};
 static bool stored, found, damaged;
 
 /* A header for `bytes` bytes, as two tensors. */
@@ -21,6 +21,8 @@ static struct cache_header header(size_t bytes)
 {
     struct cache_header h = {.n_tokens = 61, .truncated = true, .n_tensors = 2, .bytes = bytes};
 
+    snprintf(h.model, sizeof(h.model), "gemma-3-12b");
+    memset(h.weights, 'a', sizeof(h.weights) - 1);
     snprintf(h.output, sizeof(h.output), "hidden_states");
     snprintf(h.layers, sizeof(h.layers), "0,12,\"x\"");
     snprintf(h.tensors[0].name, sizeof(h.tensors[0].name), "hidden_states");
@@ -81,7 +83,7 @@ static void check_whole(const char *id, const char *want, size_t bytes)
 {
     struct cache_header h;
 
-    CHECK_OK(cache_get_header(cache, id, &h, &found, &damaged, &err));
+    CHECK_OK(cache_get_begin(cache, id, &h, &first_piece, &found, &damaged, &err));
     CHECK(found && !damaged);
     CHECK_INT(h.bytes, bytes);
     CHECK_INT(h.crc32c, crc32c(0, want, bytes));
@@ -105,7 +107,7 @@ static void a_result_comes_back_as_it_was(void)
     CHECK(stored);
     CHECK_INT(h.crc32c, crc32c(0, data, SIZE));
     check_whole("aaa", data, SIZE);
-    CHECK_OK(cache_get_header(cache, "aaa", &back, &found, &damaged, &err));
+    CHECK_OK(cache_get_begin(cache, "aaa", &back, &first_piece, &found, &damaged, &err));
     CHECK_TEXT(back.output, "hidden_states");
     CHECK_TEXT(back.layers, "0,12,\"x\"");
     CHECK(back.n_tokens == 61 && back.truncated && back.n_tensors == 2);
@@ -123,7 +125,7 @@ static void a_result_comes_back_as_it_was(void)
     CHECK_ERR(cache_get_piece(cache, "aaa", &h, 3, &piece, &found, &damaged, &err), ERR_INPUT,
               "piece 3 of 3");
     CHECK_OK(cache_delete(cache, "aaa", &err));
-    CHECK_OK(cache_get_header(cache, "aaa", &back, &found, &damaged, &err));
+    CHECK_OK(cache_get_begin(cache, "aaa", &back, &first_piece, &found, &damaged, &err));
     CHECK(!found && !damaged);
     CHECK_OK(cache_get_piece(cache, "aaa", &h, 0, &piece, &found, &damaged, &err));
     CHECK(!found && !damaged);
@@ -166,7 +168,7 @@ static void the_first_writer_wins(void)
     first = h;
     CHECK_OK(put("bbb", &other, data + 5, true));
     CHECK(stored);
-    CHECK_OK(cache_get_header(cache, "bbb", &h, &found, &damaged, &err));
+    CHECK_OK(cache_get_begin(cache, "bbb", &h, &first_piece, &found, &damaged, &err));
     CHECK(found && h.bytes == SIZE - 5);
     CHECK_INT(n_keys(), 1);
     /* who read the old header must not take the new one's pieces, nor call them damaged */
@@ -246,7 +248,7 @@ static void damage_is_found_and_removed(void)
         } else {
             set("ddd", "1", data, CACHE_PIECE); /* a good piece in the wrong place */
         }
-        CHECK_OK(cache_get_header(cache, "ddd", &h, &found, &damaged, &err));
+        CHECK_OK(cache_get_begin(cache, "ddd", &h, &first_piece, &found, &damaged, &err));
         CHECK(found);
         CHECK_OK(cache_get_piece(cache, "ddd", &h, 0, &piece, &found, &damaged, &err));
         CHECK(found && !damaged);
@@ -258,6 +260,10 @@ static void damage_is_found_and_removed(void)
     }
 }
 
+/* Of a small header: up to the output, and the tensor. */
+#define NAMES  "{\"version\":2,\"model\":\"m\",\"weights\":\"w\",\"output\":"
+#define TENSOR "{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}"
+
 static void hostile_headers(void)
 {
     static const char *const bad[] = {
@@ -267,64 +273,67 @@ static void hostile_headers(void)
         "null",
         "{\"version\":1}",
         /* each with one thing wrong */
-        "{\"version\":2,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],\"bytes\":1,"
+        "{\"version\":1,\"model\":\"m\",\"weights\":\"w\",\"output\":\"h\",\"layers\":\"\",\"n_"
+        "tokens\":1,\"truncated\":false,"
+        "\"tensors\":[" TENSOR "],\"bytes\":1,"
         "\"pieces\":[0],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":-1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],\"bytes\":1,"
-        "\"pieces\":[0],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\\n\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],\"bytes\":1,"
-        "\"pieces\":[0],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[],\"bytes\":0,\"pieces\":[],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],"
-        "\"bytes\":9223372036854775807,\"pieces\":[0],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[4294967296,4294967296,16],"
-        "\"bytes\":1}],\"bytes\":1,\"pieces\":[0],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1,1,1,1,1],\"bytes\":1}],"
-        "\"bytes\":1,\"pieces\":[0],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],\"bytes\":1,"
-        "\"pieces\":[0,0],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],\"bytes\":1,"
-        "\"pieces\":[1],\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],\"bytes\":1,"
-        "\"pieces\":[0],\"crc32c\":0,\"crc32c\":0}",
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],\"bytes\":1,"
-        "\"pieces\":[0],\"crc32c\":0} x",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":-1,\"truncated\":false,"
+              "\"tensors\":[" TENSOR "],\"bytes\":1,"
+              "\"pieces\":[0],\"crc32c\":0}",
+        NAMES "\"h\\n\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[" TENSOR "],\"bytes\":1,"
+              "\"pieces\":[0],\"crc32c\":0}",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[],\"bytes\":0,\"pieces\":[],\"crc32c\":0}",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[" TENSOR "],"
+              "\"bytes\":9223372036854775807,\"pieces\":[0],\"crc32c\":0}",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[4294967296,4294967296,16],"
+              "\"bytes\":1}],\"bytes\":1,\"pieces\":[0],\"crc32c\":0}",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1,1,1,1,1],\"bytes\":1}],"
+              "\"bytes\":1,\"pieces\":[0],\"crc32c\":0}",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[" TENSOR "],\"bytes\":1,"
+              "\"pieces\":[0,0],\"crc32c\":0}",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[" TENSOR "],\"bytes\":1,"
+              "\"pieces\":[1],\"crc32c\":0}",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[" TENSOR "],\"bytes\":1,"
+              "\"pieces\":[0],\"crc32c\":0,\"crc32c\":0}",
+        NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+              "\"tensors\":[" TENSOR "],\"bytes\":1,"
+              "\"pieces\":[0],\"crc32c\":0} x",
     };
-    static const char good[] =
-        "{\"version\":1,\"output\":\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
-        "\"tensors\":[{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}],\"bytes\":1,"
-        "\"pieces\":[7],\"crc32c\":7}";
+    static const char good[] = NAMES "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
+                                     "\"tensors\":[" TENSOR "],\"bytes\":1,"
+                                     "\"pieces\":[2839306131],\"crc32c\":2839306131}"; /* of "x" */
     struct cache_header h;
     redisReply *reply;
 
     flush();
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         set("hhh", "h", bad[i], strlen(bad[i]));
-        CHECK_OK(cache_get_header(cache, "hhh", &h, &found, &damaged, &err));
+        CHECK_OK(cache_get_begin(cache, "hhh", &h, &first_piece, &found, &damaged, &err));
         if (found || !damaged)
             CHECK_FAIL("taken for a header: %s", bad[i]);
         CHECK_INT(n_keys(), 0);
     }
     set("hhh", "h", good, strlen(good));
-    CHECK_OK(cache_get_header(cache, "hhh", &h, &found, &damaged, &err));
+    set("hhh", "0", "x", 1);
+    CHECK_OK(cache_get_begin(cache, "hhh", &h, &first_piece, &found, &damaged, &err));
     CHECK(found && !damaged);
     flush();
     set("hhh", "0", "x", 1); /* a result without a header */
-    CHECK_OK(cache_get_header(cache, "hhh", &h, &found, &damaged, &err));
+    CHECK_OK(cache_get_begin(cache, "hhh", &h, &first_piece, &found, &damaged, &err));
     CHECK(!found && damaged);
-    CHECK_OK(redis_commandf(admin, &reply, &err, "SET r:hhh text"));
+    CHECK_OK(redis_commandf(admin, &reply, &err, "SET r:hhh text")); /* no hash at all */
     freeReplyObject(reply);
-    CHECK_ERR(cache_get_header(cache, "hhh", &h, &found, &damaged, &err), ERR_INPUT, "WRONGTYPE");
+    CHECK_OK(cache_get_begin(cache, "hhh", &h, &first_piece, &found, &damaged, &err));
+    CHECK(!found && damaged);
+    CHECK_INT(n_keys(), 0);
 }
 
 static void bad_input_is_refused(void)
@@ -444,7 +453,7 @@ static void a_server_too_small(void)
         n_evicted += rc == ERR_MEM && strstr(err.text, "evicted while it was written") != NULL;
         n_stored += rc == OK;
         config("maxmemory", "0");
-        CHECK_OK(cache_get_header(cache, "sss", &back, &found, &damaged, &err));
+        CHECK_OK(cache_get_begin(cache, "sss", &back, &first_piece, &found, &damaged, &err));
         for (size_t i = 0; found && i < 6; i++) {
             CHECK_OK(cache_get_piece(cache, "sss", &back, i, &piece, &found, &damaged, &err));
             CHECK(found && !damaged);
@@ -530,6 +539,7 @@ int main(void)
     RUN(a_server_too_small);
     RUN(unfinished_results_expire);
     buf_free(&piece);
+    buf_free(&first_piece);
     free(data);
     cache_close(cache);
     redis_close(admin);

@@ -3,6 +3,7 @@
 #include "tests/check.h"
 
 #include "jobs/queue.h"
+#include "jobs/queue_events.h"
 #include "tests/jobs/redis_server.h"
 
 enum { LEASE_MS = 60000, SHORT_MS = 30, BUDGET = 1000, CAP = 64 };
@@ -17,7 +18,7 @@ static size_t n_got;
 static const struct queue_limits no_limits = {1000000, 1000000};
 static enum submit_outcome outcome;
 static struct submitted results[JOB_GROUP_MAX];
-static int64_t ahead;
+static struct queue_load load;
 static enum lease_answer answer;
 
 static void begin(const char *name)
@@ -25,7 +26,7 @@ static void begin(const char *name)
     claimed_jobs_free(got, n_got);
     n_got = 0;
     queue_close(q);
-    queue_base(base, "test", name);
+    queue_base(base, "test", name, "float32");
     CHECK_OK(queue_open(&q, server.url, base, 5000, &err));
 }
 
@@ -35,6 +36,18 @@ static struct job job(const char *id, int n_tokens)
 
     snprintf(j.id, sizeof(j.id), "%s", id);
     return j;
+}
+
+static int complete(const struct claimed_job *c)
+{
+    err = (struct error){0};
+    return queue_complete(q, &c, 1, &answer, &err);
+}
+
+static int look(const char *id, struct job_status *s)
+{
+    err = (struct error){0};
+    return queue_status(q, &id, 1, s, &err);
 }
 
 /* Submits jobs "a", "b" .. of `ids`, `n_tokens` each, as one group. */
@@ -52,7 +65,7 @@ static void submit_as(const char *tenant, double weight, const char *ids, int n_
         jobs[i].payload_len = 1;
     }
     CHECK_OK(queue_submit(q, tenant, weight, deadline_ms, jobs, n, force, limits, &outcome, results,
-                          &ahead, &err));
+                          &load, &err));
 }
 
 static void submit(const char *ids, int n_tokens)
@@ -64,7 +77,7 @@ static void submit(const char *ids, int n_tokens)
 static void claim_as(const char *owner, int64_t budget, int max_jobs, int lease_ms)
 {
     claimed_jobs_free(got, n_got);
-    CHECK_OK(queue_claim(q, owner, budget, max_jobs, lease_ms, got, CAP, &n_got, &err));
+    CHECK_OK(queue_claim(q, owner, budget, max_jobs, lease_ms, 0, got, CAP, &n_got, &err));
 }
 
 /* Claims, and the ids must be these. */
@@ -92,14 +105,14 @@ static enum job_state state(const char *id)
 {
     struct job_status s;
 
-    CHECK_OK(queue_status(q, id, &s, &err));
+    CHECK_OK(look(id, &s));
     return s.state;
 }
 
 static void complete_all(void)
 {
     for (size_t i = 0; i < n_got; i++) {
-        CHECK_OK(queue_complete(q, &got[i], &answer, &err));
+        CHECK_OK(complete(&got[i]));
         CHECK_INT(answer, LEASE_OK);
     }
 }
@@ -128,11 +141,11 @@ static void one_job_from_end_to_end(void)
     begin("end-to-end");
     j.payload = "a\0prompt";
     j.payload_len = 8;
-    CHECK_OK(queue_submit(q, "tenant", 1.0, 0, &j, 1, false, &no_limits, &outcome, results, &ahead,
+    CHECK_OK(queue_submit(q, "tenant", 1.0, 0, &j, 1, false, &no_limits, &outcome, results, &load,
                           &err));
     CHECK_INT(outcome, SUBMIT_QUEUED);
     CHECK(results[0].state == JOB_WAITING && !results[0].joined);
-    CHECK_OK(queue_status(q, "abc", &s, &err));
+    CHECK_OK(look("abc", &s));
     CHECK(s.state == JOB_WAITING && s.place == 0 && s.attempt == 0 && s.enqueued_ms > 0);
     CHECK_TEXT(s.tenant, "tenant");
     CHECK_INT(ask("PTTL", ":j:abc", NULL), -1); /* open jobs never expire */
@@ -145,14 +158,14 @@ static void one_job_from_end_to_end(void)
     CHECK(strncmp(got[0].token, "e1:", 3) == 0);
     CHECK_INT(state("abc"), JOB_LEASED);
 
-    CHECK_OK(queue_complete(q, &got[0], &answer, &err));
+    CHECK_OK(complete(&got[0]));
     CHECK_INT(answer, LEASE_OK);
-    CHECK_OK(queue_status(q, "abc", &s, &err));
+    CHECK_OK(look("abc", &s));
     CHECK(s.state == JOB_DONE && s.place == -1 && s.finished_ms >= s.enqueued_ms);
     CHECK_INT(ask("HEXISTS", ":j:abc", "payload"), 0); /* the prompt is gone */
     CHECK(ask("PTTL", ":j:abc", NULL) > 3500000 && ask("PTTL", ":j:abc", NULL) <= 3600000);
     CHECK_INT(ask("EXISTS", ":tc", NULL), 0);
-    CHECK_OK(queue_complete(q, &got[0], &answer, &err)); /* its answer may have been lost */
+    CHECK_OK(complete(&got[0])); /* its answer may have been lost */
     CHECK_INT(answer, LEASE_OK);
     CHECK_INT(state("unknown"), JOB_NONE);
 }
@@ -164,22 +177,22 @@ static void bad_input_is_refused(void)
 
     begin("input");
     memset(many, 0, sizeof(many));
-    CHECK_ERR(queue_submit(q, "t", 1, 0, &j, 1, false, &no_limits, &outcome, results, &ahead, &err),
+    CHECK_ERR(queue_submit(q, "t", 1, 0, &j, 1, false, &no_limits, &outcome, results, &load, &err),
               ERR_INPUT, "id");
     j = job("a", 0);
-    CHECK_ERR(queue_submit(q, "t", 1, 0, &j, 1, false, &no_limits, &outcome, results, &ahead, &err),
+    CHECK_ERR(queue_submit(q, "t", 1, 0, &j, 1, false, &no_limits, &outcome, results, &load, &err),
               ERR_INPUT, "0 tokens");
     j = job("a", 1);
-    CHECK_ERR(queue_submit(q, "", 1, 0, &j, 1, false, &no_limits, &outcome, results, &ahead, &err),
+    CHECK_ERR(queue_submit(q, "", 1, 0, &j, 1, false, &no_limits, &outcome, results, &load, &err),
               ERR_INPUT, "tenant");
-    CHECK_ERR(queue_submit(q, "t", 0, 0, &j, 1, false, &no_limits, &outcome, results, &ahead, &err),
+    CHECK_ERR(queue_submit(q, "t", 0, 0, &j, 1, false, &no_limits, &outcome, results, &load, &err),
               ERR_INPUT, "weight");
     CHECK_ERR(queue_submit(q, "t", 1, 0, many, JOB_GROUP_MAX + 1, false, &no_limits, &outcome,
-                           results, &ahead, &err),
+                           results, &load, &err),
               ERR_INPUT, "group");
-    CHECK_ERR(queue_status(q, "../a", &s, &err), ERR_INPUT, "id");
-    CHECK_ERR(queue_claim(q, "e:1", 1, 1, 1, got, CAP, &n_got, &err), ERR_INPUT, "name");
-    CHECK_ERR(queue_claim(q, "e", 1, QUEUE_CLAIM_MAX + 1, 1, got, CAP, &n_got, &err), ERR_INPUT,
+    CHECK_ERR(look("../a", &s), ERR_INPUT, "id");
+    CHECK_ERR(queue_claim(q, "e:1", 1, 1, 1, 0, got, CAP, &n_got, &err), ERR_INPUT, "name");
+    CHECK_ERR(queue_claim(q, "e", 1, QUEUE_CLAIM_MAX + 1, 1, 0, got, CAP, &n_got, &err), ERR_INPUT,
               "at most 64");
     CHECK_INT(ask("EXISTS", ":m", NULL), 0);
 }
@@ -206,7 +219,7 @@ static void what_is_over_needs_force(void)
     begin("force");
     submit("ab", 5);
     claim("ab");
-    CHECK_OK(queue_complete(q, &got[0], &answer, &err));
+    CHECK_OK(complete(&got[0]));
     CHECK_OK(queue_fail(q, &got[1], true, "bad_prompt", &answer, &err));
     submit("ab", 5);
     CHECK(results[0].state == JOB_DONE && !results[0].joined);
@@ -239,7 +252,7 @@ static void quotas_take_all_or_none(void)
     CHECK_INT(outcome, SUBMIT_QUEUED);
     submit_as("u", 1.0, "cd", 5, false, 0, &mine);
     CHECK_INT(outcome, SUBMIT_QUEUED);
-    CHECK_INT(ahead, 10);
+    CHECK_INT(load.tokens_ahead, 10);
     claim("abcd");
     submit_as("t", 1.0, "e", 5, false, 0, &mine); /* leased jobs are open jobs */
     CHECK_INT(outcome, SUBMIT_TENANT_FULL);
@@ -272,9 +285,9 @@ static void a_newcomer_begins_now(void)
     claim_as("e1", BUDGET, 3, LEASE_MS); /* a b c: the virtual time is 20 */
     complete_all();
     submit_as("new", 1.0, "x", 10, false, 0, &no_limits);
-    CHECK_INT(ahead, 0);
+    CHECK_INT(load.tokens_ahead, 0);
     submit_as("new", 1.0, "y", 10, false, 0, &no_limits);
-    CHECK_INT(ahead, 20); /* x at 20, d and y at 30 */
+    CHECK_INT(load.tokens_ahead, 20); /* x at 20, d and y at 30 */
     claim("xdyef");
 }
 
@@ -324,7 +337,7 @@ static void a_full_group_fits_the_window(void)
         jobs[i].payload_len = 0;
     }
     CHECK_OK(queue_submit(q, "u", 1.0, 0, jobs, JOB_GROUP_MAX, false, &no_limits, &outcome, results,
-                          &ahead, &err));
+                          &load, &err));
     claim_as("e1", BUDGET, JOB_GROUP_MAX, LEASE_MS); /* a, and not 31 of the 32 */
     CHECK_INT(n_got, 1);
     claim_as("e1", BUDGET, JOB_GROUP_MAX, LEASE_MS);
@@ -340,7 +353,7 @@ static void deadlines(void)
     submit("cd", 5);
     submit("a", 5); /* whoever joins without a deadline takes it away */
     claim("acd");
-    CHECK_OK(queue_status(q, "b", &s, &err));
+    CHECK_OK(look("b", &s));
     CHECK_INT(s.state, JOB_EXPIRED);
     CHECK_TEXT(s.error, "deadline");
     CHECK_INT(ask("HEXISTS", ":j:b", "payload"), 0);
@@ -363,12 +376,12 @@ static void a_stale_claim_writes_nothing(void)
 
     begin("fence");
     submit("a", 5);
-    CHECK_OK(queue_claim(q, "e1", BUDGET, 1, SHORT_MS, old, 1, &n_got, &err));
+    CHECK_OK(queue_claim(q, "e1", BUDGET, 1, SHORT_MS, 0, old, 1, &n_got, &err));
     n_got = 0;
     sleep_ms(SHORT_MS + 20);
     claim(""); /* sweeps: delayed */
     CHECK_INT(state("a"), JOB_DELAYED);
-    CHECK_OK(queue_complete(q, old, &answer, &err));
+    CHECK_OK(complete(old));
     CHECK_INT(answer, LEASE_STALE);
     sleep_ms(600); /* the delay */
     claim_as("e2", BUDGET, CAP, LEASE_MS);
@@ -377,7 +390,7 @@ static void a_stale_claim_writes_nothing(void)
 
     CHECK_OK(queue_renew(q, old, 1, LEASE_MS, &answer, &err));
     CHECK_INT(answer, LEASE_STALE);
-    CHECK_OK(queue_complete(q, old, &answer, &err));
+    CHECK_OK(complete(old));
     CHECK_INT(answer, LEASE_STALE);
     CHECK_OK(queue_fail(q, old, true, "late", &answer, &err));
     CHECK_INT(answer, LEASE_STALE);
@@ -387,7 +400,7 @@ static void a_stale_claim_writes_nothing(void)
     CHECK_INT(answer, LEASE_STALE);
     CHECK_INT(state("a"), JOB_LEASED);
     complete_all();
-    CHECK_OK(queue_complete(q, old, &answer, &err)); /* done, but not by this one */
+    CHECK_OK(complete(old)); /* done, but not by this one */
     CHECK_INT(answer, LEASE_STALE);
     claimed_jobs_free(old, 1);
 }
@@ -399,20 +412,20 @@ static void tokens_never_come_back(void)
 
     begin("tokens");
     submit("a", 5);
-    CHECK_OK(queue_claim(q, "e1", BUDGET, 1, LEASE_MS, first, 1, &n_got, &err));
+    CHECK_OK(queue_claim(q, "e1", BUDGET, 1, LEASE_MS, 0, first, 1, &n_got, &err));
     n_got = 0;
     CHECK_OK(queue_release(q, first, &answer, &err));
     CHECK_INT(answer, LEASE_OK);
     claim("a");
     CHECK_INT(got[0].attempt, 1); /* the released attempt does not count */
     CHECK(strcmp(got[0].token, first[0].token) != 0);
-    CHECK_OK(queue_complete(q, first, &answer, &err));
+    CHECK_OK(complete(first));
     CHECK_INT(answer, LEASE_STALE);
     complete_all();
     submit_as("t", 1.0, "a", 5, true, 0, &no_limits);
     claim("a");
     CHECK_INT(got[0].attempt, 1);
-    CHECK_OK(queue_complete(q, first, &answer, &err));
+    CHECK_OK(complete(first));
     CHECK_INT(answer, LEASE_STALE);
     claimed_jobs_free(first, 1);
 }
@@ -492,7 +505,7 @@ static void poison_dies_alone(void)
     }
     sleep_ms(SHORT_MS + 10);
     lose_all();
-    CHECK_OK(queue_status(q, "b", &s, &err));
+    CHECK_OK(look("b", &s));
     CHECK(s.state == JOB_DEAD && s.attempt == QUEUE_MAX_DELIVERIES);
     CHECK_TEXT(s.error, "lease_lost");
     CHECK(ask("PTTL", ":j:b", NULL) > 6 * 24 * 3600000LL);
@@ -534,11 +547,11 @@ static void failures(void)
     claim("ab");
     CHECK_OK(queue_fail(q, &got[0], false, "cache_away", &answer, &err));
     CHECK_INT(answer, LEASE_OK);
-    CHECK_OK(queue_status(q, "a", &s, &err));
+    CHECK_OK(look("a", &s));
     CHECK_INT(s.state, JOB_DELAYED);
     CHECK_TEXT(s.error, "cache_away");
     CHECK_OK(queue_fail(q, &got[1], true, "bad_prompt", &answer, &err));
-    CHECK_OK(queue_status(q, "b", &s, &err));
+    CHECK_OK(look("b", &s));
     CHECK_INT(s.state, JOB_DEAD);
     CHECK_TEXT(s.error, "bad_prompt");
     claim("");
@@ -627,54 +640,88 @@ static void names_bring_leases_back(void)
     queue_close(successor);
 }
 
+/* ---- events ---- */
+
+static void trim_events(int n)
+{
+    redisReply *reply;
+
+    CHECK_OK(redis_commandf(admin, &reply, &err, "XTRIM %s:ev MAXLEN %d", base, n));
+    freeReplyObject(reply);
+}
+
+enum { EVENTS = 64 };
+
+static struct queue_events *reader;
+static struct queue_event events[EVENTS];
+static size_t n_events;
+static bool missed;
+
+static bool follow(const char *const *bases, size_t n)
+{
+    bool fresh;
+
+    CHECK_OK(queue_events_follow(reader, bases, n, &fresh, &err));
+    return fresh;
+}
+
+/* Opens a reader of the base of this test; it begins at what is newest. */
+static void begin_events(const char *name)
+{
+    begin(name);
+    queue_events_close(reader);
+    CHECK_OK(queue_events_open(&reader, server.url, 5000, &err));
+    CHECK(follow((const char *const[]){base}, 1));
+}
+
+static void read_events(int block_ms, size_t cap)
+{
+    CHECK_OK(queue_events_read(reader, block_ms, events, cap, &n_events, &missed, &err));
+}
+
+static void run_jobs(const char *ids)
+{
+    submit(ids, 5);
+    claim(ids);
+    complete_all();
+}
+
 static void events_tell_what_is_over(void)
 {
-    struct queue_event events[8];
-    char place[QUEUE_EVENT_ID_SIZE], old[QUEUE_EVENT_ID_SIZE];
-    redisReply *reply;
-    bool missed;
-    size_t n;
-
-    begin("events");
-    CHECK_OK(queue_events_tail(q, place, &err));
-    CHECK_TEXT(place, "0-0");
+    begin_events("events");
     submit("abc", 5);
     claim("abc");
-    CHECK_OK(queue_events_read(q, place, 0, events, 8, &n, &missed, &err));
-    CHECK(n == 0 && !missed);
+    read_events(0, 8);
+    CHECK(n_events == 0 && !missed);
     complete_all();
-    CHECK_OK(queue_events_read(q, place, 100, events, 2, &n, &missed, &err));
-    CHECK(n == 2 && !missed);
+    read_events(100, 2);
+    CHECK(n_events == 2 && !missed);
     CHECK_TEXT(events[0].id, "a");
     CHECK_INT(events[1].state, JOB_DONE);
-    CHECK_OK(queue_events_read(q, place, 100, events, 8, &n, &missed, &err));
-    CHECK(n == 1 && !missed && events[0].id[0] == 'c');
+    read_events(100, 8);
+    CHECK(n_events == 1 && !missed && events[0].id[0] == 'c');
     int64_t start = clock_now_ns();
-    CHECK_OK(queue_events_read(q, place, 80, events, 8, &n, &missed, &err));
-    CHECK(n == 0 && !missed && clock_ms_since(start) >= 70);
-    memcpy(old, place, sizeof(old));
-    CHECK_OK(queue_events_tail(q, place, &err));
-    CHECK_TEXT(place, old);
+    read_events(80, 8);
+    CHECK(n_events == 0 && !missed && clock_ms_since(start) >= 70);
+    CHECK(!follow((const char *const[]){base}, 1)); /* it keeps its place */
 
     /* cut past our place */
-    submit("def", 5);
-    claim("def");
-    complete_all();
-    CHECK_OK(redis_commandf(admin, &reply, &err, "XTRIM %s:ev MAXLEN 1", base));
-    freeReplyObject(reply);
-    CHECK_OK(queue_events_read(q, place, 100, events, 8, &n, &missed, &err));
-    CHECK(n == 1 && missed && events[0].id[0] == 'f');
-    CHECK_OK(queue_events_read(q, place, 0, events, 8, &n, &missed, &err));
-    CHECK(n == 0 && !missed);
+    run_jobs("def");
+    trim_events(1);
+    read_events(100, 8);
+    CHECK(n_events == 1 && missed && events[0].id[0] == 'f');
+    read_events(0, 8);
+    CHECK(n_events == 0 && !missed);
 
     /* the stream begins anew: a failover lost it */
-    CHECK_OK(redis_commandf(admin, &reply, &err, "DEL %s:ev", base));
-    freeReplyObject(reply);
-    CHECK_OK(queue_events_read(q, place, 10, events, 8, &n, &missed, &err));
-    CHECK(n == 0 && missed);
-    CHECK_TEXT(place, "0-0");
-    snprintf(place, sizeof(place), "nonsense");
-    CHECK_ERR(queue_events_read(q, place, 10, events, 8, &n, &missed, &err), ERR_INPUT, "place");
+    ask("DEL", ":ev", NULL);
+    read_events(10, 8);
+    CHECK(n_events == 0 && missed);
+    read_events(10, 8);
+    CHECK(n_events == 0 && !missed);
+    run_jobs("g");
+    read_events(10, 8);
+    CHECK(n_events == 1 && !missed && events[0].id[0] == 'g');
 }
 
 static void the_doorbell(void)
@@ -711,7 +758,7 @@ static void the_depth(void)
     CHECK_OK(queue_fail(q, &got[0], false, "x", &answer, &err));
     CHECK_OK(queue_fail(q, &got[1], true, "x", &answer, &err));
     submit("e", 9);
-    CHECK_OK(queue_status(q, "e", &s, &err));
+    CHECK_OK(look("e", &s));
     CHECK_INT(s.place, 1);
     CHECK_OK(queue_depth(q, &d, &err));
     CHECK(d.waiting == 2 && d.delayed == 1 && d.leased == 1 && d.dead == 1);
@@ -724,14 +771,14 @@ static void a_killed_server_forgets_nothing(void)
     begin("durable");
     submit("ab", 5);
     claim("ab");
-    CHECK_OK(queue_complete(q, &got[0], &answer, &err));
+    CHECK_OK(complete(&got[0]));
     submit("c", 5);
     redis_server_kill(&server);
     CHECK_ERR(queue_sweep(q, &(int64_t){0}, &err), ERR_IO, "redis at unix:");
     CHECK(redis_server_restart(&server));
     CHECK_INT(state("a"), JOB_DONE);
     CHECK_INT(state("b"), JOB_LEASED);
-    CHECK_OK(queue_complete(q, &got[1], &answer, &err));
+    CHECK_OK(complete(&got[1]));
     CHECK_INT(answer, LEASE_OK);
     claim("c");
 }
@@ -767,10 +814,11 @@ static void a_full_server(void)
     CHECK_OK(redis_commandf(admin, &reply, &err, "CONFIG SET maxmemory 1"));
     freeReplyObject(reply);
     err = (struct error){0};
-    int rc = queue_submit(q, "t", 1, 0, &j, 1, false, &no_limits, &outcome, results, &ahead, &err);
+    int rc = queue_submit(q, "t", 1, 0, &j, 1, false, &no_limits, &outcome, results, &load, &err);
     struct error claim_err = {0}, complete_err = {0};
-    int claim_rc = queue_claim(q, "e1", BUDGET, 1, LEASE_MS, got, CAP, &n_got, &claim_err);
-    int complete_rc = queue_complete(q, &got[0], &answer, &complete_err);
+    int claim_rc = queue_claim(q, "e1", BUDGET, 1, LEASE_MS, 0, got, CAP, &n_got, &claim_err);
+    int complete_rc =
+        queue_complete(q, (const struct claimed_job *const[]){&got[0]}, 1, &answer, &complete_err);
     CHECK_OK(redis_commandf(admin, &reply, NULL, "CONFIG SET maxmemory 0"));
     freeReplyObject(reply);
     CHECK_INT(rc, ERR_MEM);
@@ -815,6 +863,7 @@ int main(void)
     RUN(a_full_server);
     claimed_jobs_free(got, n_got);
     queue_close(q);
+    queue_events_close(reader);
     redis_close(admin);
     redis_server_stop(&server);
     return check_result();

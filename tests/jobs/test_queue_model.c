@@ -15,6 +15,7 @@
 #include "tests/check.h"
 
 #include "jobs/queue.h"
+#include "jobs/queue_events.h"
 #include "jobs/queue_library.h"
 #include "tests/jobs/queue_model.h"
 #include "tests/jobs/redis_server.h"
@@ -106,7 +107,7 @@ static const char read_back[] =
     "local function add(s) out[#out + 1] = s end\n"
     "local fields = {'state', 'tenant', 'group', 'tag', 'tokens', 'payload', 'deadline',"
     "    'enqueued', 'attempt', 'lost', 'interest', 'solo', 'cancel', 'token', 'error', "
-    "'finished'}\n"
+    "'started', 'finished'}\n"
     "local function hours(key) local t = redis.call('PTTL', key)\n"
     "    return t < 0 and t or math.floor(t / 3600000 + 0.5) end\n"
     "for i = 0, tonumber(ARGV[1]) - 1 do\n"
@@ -128,10 +129,14 @@ static const char read_back[] =
     "    add(set .. ' ' .. table.concat(redis.call('ZRANGE', b .. ':' .. set, 0, -1, 'WITHSCORES'),"
     "        ' '))\n"
     "end\n"
+    "local rates = 'wr'\n"
+    "for i = 3, #ARGV do\n"
+    "    rates = rates .. ' ' .. (redis.call('HGET', b .. ':wr', ARGV[i]) or '0') end\n"
+    "add(rates)\n"
     "for i = 0, tonumber(ARGV[2]) - 1 do\n"
     "    add('open t' .. i .. ' ' .. (redis.call('HGET', b .. ':tc', 't' .. i) or '-')) end\n"
-    "local m = redis.call('HMGET', b .. ':m', 'v', 'tokens', 'groups', 'claims')\n"
-    "for k = 1, 4 do add('m ' .. (m[k] or '0')) end\n"
+    "local m = redis.call('HMGET', b .. ':m', 'v', 'tokens', 'groups', 'claims', 'lost')\n"
+    "for k = 1, 5 do add('m ' .. (m[k] or '0')) end\n"
     "local locks = ''\n"
     "for i = 3, #ARGV do\n"
     "    locks = locks .. redis.call('EXISTS', b .. ':n:' .. ARGV[i]) end\n"
@@ -181,6 +186,7 @@ static void compare_all(void)
 /* ---- steps: each does a thing to both ---- */
 
 static struct queue *queues[INSTANCES];
+static struct queue_events *reader;
 static struct claimed_job claims[CLAIMS]; /* a ring of what was claimed */
 static int n_claims;
 
@@ -218,7 +224,8 @@ static void step_submit(void)
     int tenant = random_below(TENANTS), n = 1 + random_below(GROUP), n_new = 0, cost = 0;
     bool force = random_below(3) == 0, is_new[GROUP];
     int64_t deadline = random_below(4) == 0 ? m.now + random_below(4000) : 0;
-    int64_t ahead, want_ahead = 0;
+    int64_t want_ahead = 0;
+    struct queue_load load;
     enum submit_outcome outcome, want = SUBMIT_QUEUED;
     struct submitted results[GROUP];
     struct job jobs[GROUP];
@@ -243,7 +250,7 @@ static void step_submit(void)
         cost += is_new[k] ? jobs[k].n_tokens : 0;
     }
     CHECK_OK(queue_submit(any_queue(), name, weights[tenant], deadline, jobs, (size_t)n, force,
-                          limit, &outcome, results, &ahead, &err));
+                          limit, &outcome, results, &load, &err));
 
     tag = m.has_finish[tenant] && m.finish[tenant] > m.v ? m.finish[tenant] : m.v;
     if (waiting > 0) {
@@ -253,7 +260,8 @@ static void step_submit(void)
             before += m.jobs[i].state == JOB_WAITING && m.jobs[i].tag <= tag;
         want_ahead = waiting_tokens() * before / waiting;
     }
-    CHECK_INT(ahead, want_ahead);
+    CHECK_INT(load.tokens_ahead, want_ahead);
+    CHECK(load.tokens_per_s == rate_of_all());
     if (n_new > 0 && open_of(tenant) + n_new > limit->max_tenant)
         want = SUBMIT_TENANT_FULL;
     else if (n_new > 0 && waiting + count_state(JOB_DELAYED) + n_new > limit->max_open)
@@ -285,6 +293,7 @@ static void step_submit(void)
                                     .group = m.groups,
                                     .deadline = deadline,
                                     .enqueued = m.now,
+                                    .started = -1,
                                     .finished = -1,
                                     .tag = tag};
             memcpy(j->payload, payload, sizeof(payload));
@@ -313,13 +322,14 @@ static void step_claim(void)
     int owner = random_below(OWNERS), max_jobs = 1 + random_below(9), taken[IDS];
     int lease_ms = 1 + random_below(2000);
     int64_t budget = 1 + random_below(30);
+    double rate = random_below(3) * 0.25; /* sums of these are exact */
     struct claimed_job got[16];
     size_t n;
     int want;
 
-    CHECK_OK(
-        queue_claim(any_queue(), owners[owner], budget, max_jobs, lease_ms, got, 16, &n, &err));
-    want = m_claim(taken, owner, budget, max_jobs, lease_ms);
+    CHECK_OK(queue_claim(any_queue(), owners[owner], budget, max_jobs, lease_ms, rate, got, 16, &n,
+                         &err));
+    want = m_claim(taken, owner, budget, max_jobs, lease_ms, rate);
     for (size_t k = 0; k < n; k++) {
         struct claimed_job *slot = &claims[n_claims++ % CLAIMS];
 
@@ -333,6 +343,7 @@ static void step_claim(void)
         CHECK_TEXT(got[k].id, id_of(taken[k]));
         CHECK_TEXT(got[k].token, j->token);
         CHECK_TEXT(got[k].payload, j->payload);
+        CHECK_INT(got[k].waited_ms, m.now - j->enqueued);
         CHECK(got[k].attempt == j->attempt && got[k].solo == j->solo &&
               got[k].n_tokens == j->n_tokens && got[k].deadline_ms == j->deadline);
         CHECK(!got[k].solo || n == 1);
@@ -373,28 +384,36 @@ static void step_renew(void)
     }
 }
 
+/* Several at once, live, stale and repeated ones mixed. */
 static void step_complete(void)
 {
-    struct claimed_job *c = any_claim();
-    enum lease_answer answer, want = LEASE_STALE;
-    int i;
+    const struct claimed_job *jobs[6];
+    enum lease_answer answers[6];
+    int n = 1 + random_below(6), n_ok = 0;
 
-    if (c == NULL)
-        return;
-    i = index_of(c->id);
-    CHECK_OK(queue_complete(any_queue(), c, &answer, &err));
-    if (holds(i, c->token)) {
-        want = LEASE_OK;
-        m_finish(i, JOB_DONE, "");
-        met[MET_COMPLETED]++;
-    } else if (m.jobs[i].state == JOB_DONE && strcmp(m.jobs[i].token, c->token) == 0) {
-        want = LEASE_OK;
-        met[MET_COMPLETED_AGAIN]++;
+    for (int k = 0; k < n; k++)
+        if ((jobs[k] = any_claim()) == NULL)
+            return;
+    CHECK_OK(queue_complete(any_queue(), jobs, (size_t)n, answers, &err));
+    for (int k = 0; k < n; k++) {
+        enum lease_answer want = LEASE_STALE;
+        int i = index_of(jobs[k]->id);
+
+        if (holds(i, jobs[k]->token)) {
+            want = LEASE_OK;
+            m_finish(i, JOB_DONE, "");
+            met[MET_COMPLETED]++;
+        } else if (m.jobs[i].state == JOB_DONE && strcmp(m.jobs[i].token, jobs[k]->token) == 0) {
+            want = LEASE_OK;
+            met[MET_COMPLETED_AGAIN]++;
+        }
+        met[MET_STALE_COMPLETE] += want == LEASE_STALE && m.jobs[i].state == JOB_LEASED;
+        CHECK_INT(answers[k], want);
+        if (answers[k] == LEASE_OK)
+            CHECK_TEXT(jobs[k]->token, m.jobs[i].latest_token);
+        n_ok += want == LEASE_OK;
     }
-    met[MET_STALE_COMPLETE] += want == LEASE_STALE && m.jobs[i].state == JOB_LEASED;
-    CHECK_INT(answer, want);
-    if (answer == LEASE_OK)
-        CHECK_TEXT(c->token, m.jobs[i].latest_token);
+    met[MET_COMPLETED_SOME] += n_ok > 0 && n_ok < n;
 }
 
 static void step_fail(void)
@@ -542,31 +561,38 @@ static void step_forget(void)
     m.jobs[i].state = JOB_NONE;
 }
 
-static void step_look(void)
+static void look_at_jobs(void)
 {
-    int i = random_below(IDS), order[IDS], n, place = -1, engines = 0;
-    const struct model_job *j = &m.jobs[i];
-    struct queue_depth depth;
-    struct job_status s;
-    bool rang;
+    int n = 1 + random_below(5), index[5], order[IDS], n_waiting = in_order(order, JOB_WAITING);
+    struct job_status s[5];
+    const char *ids[5];
 
-    CHECK_OK(queue_wait(any_queue(), 0, &rang, &err));
-    CHECK_INT(rang, m.bell > 0);
-    m.bell -= m.bell > 0;
-
-    CHECK_OK(queue_status(any_queue(), id_of(i), &s, &err));
-    CHECK_INT(s.state, j->state);
-    n = in_order(order, JOB_WAITING);
     for (int k = 0; k < n; k++)
-        if (order[k] == i)
-            place = k;
-    CHECK_INT(s.place, place);
-    if (j->state != JOB_NONE) {
-        CHECK_INT(s.attempt, j->attempt);
-        CHECK_INT(s.enqueued_ms, j->enqueued);
-        CHECK_INT(s.finished_ms, j->finished < 0 ? 0 : j->finished);
-        CHECK_TEXT(s.error, j->error);
+        ids[k] = id_of(index[k] = random_below(IDS));
+    CHECK_OK(queue_status(any_queue(), ids, (size_t)n, s, &err));
+    for (int k = 0; k < n; k++) {
+        const struct model_job *j = &m.jobs[index[k]];
+        int place = -1;
+
+        for (int i = 0; i < n_waiting; i++)
+            if (order[i] == index[k])
+                place = i;
+        CHECK_INT(s[k].state, j->state);
+        CHECK_INT(s[k].place, place);
+        if (j->state == JOB_NONE)
+            continue;
+        CHECK_INT(s[k].attempt, j->attempt);
+        CHECK_INT(s[k].enqueued_ms, j->enqueued);
+        CHECK_INT(s[k].started_ms, j->started < 0 ? 0 : j->started);
+        CHECK_INT(s[k].finished_ms, j->finished < 0 ? 0 : j->finished);
+        CHECK_TEXT(s[k].error, j->error);
     }
+}
+
+static void look_at_depth(void)
+{
+    int order[IDS], n = in_order(order, JOB_WAITING), engines = 0;
+    struct queue_depth depth;
 
     CHECK_OK(queue_depth(any_queue(), &depth, &err));
     for (int o = 0; o < OWNERS; o++)
@@ -576,11 +602,49 @@ static void step_look(void)
     CHECK_INT(depth.leased, count_state(JOB_LEASED));
     CHECK_INT(depth.waiting_tokens, waiting_tokens());
     CHECK_INT(depth.engines, engines);
+    CHECK_INT(depth.leases_lost, m.leases_lost);
+    CHECK(depth.tokens_per_s == rate_of_all());
+    met[MET_RATES] += engines > 1 && depth.tokens_per_s > 0.5;
     if (n == 0)
         CHECK_INT(depth.oldest_wait_ms, 0);
     else
         CHECK_INT(depth.oldest_wait_ms,
                   m.now > m.jobs[order[0]].enqueued ? m.now - m.jobs[order[0]].enqueued : 1);
+}
+
+/* Events come as they were made, and none is missed while the stream is not cut. */
+static void look_at_events(void)
+{
+    struct queue_event events[20];
+    bool missed;
+    size_t n;
+
+    CHECK_OK(queue_events_read(reader, 0, events, 1 + (size_t)random_below(20), &n, &missed, &err));
+    CHECK(!missed);
+    for (size_t k = 0; k < n; k++) {
+        const struct model_event *want = &m.events[m.n_events_read++ % EVENTS];
+
+        CHECK_TEXT(events[k].id, id_of(want->job));
+        CHECK_INT(events[k].state, want->state);
+        CHECK_INT(events[k].waited_ms, want->waited);
+        CHECK_INT(events[k].took_ms, want->took);
+        met[MET_EVENT_CLAIMED] += want->took >= 0;
+        met[MET_EVENT_UNCLAIMED] += want->took < 0;
+    }
+    if (n == 0)
+        CHECK_INT(m.n_events_read, m.n_events);
+}
+
+static void step_look(void)
+{
+    bool rang;
+
+    CHECK_OK(queue_wait(any_queue(), 0, &rang, &err));
+    CHECK_INT(rang, m.bell > 0);
+    m.bell -= m.bell > 0;
+    look_at_jobs();
+    look_at_depth();
+    look_at_events();
 }
 
 /* Now and then nothing is added for a while, so that the queue runs empty. */
@@ -630,6 +694,8 @@ static void close_queues(void)
         queue_close(queues[i]);
         queues[i] = NULL;
     }
+    queue_events_close(reader);
+    reader = NULL;
     claimed_jobs_free(claims, CLAIMS);
     memset(claims, 0, sizeof(claims));
     n_claims = 0;
@@ -637,8 +703,10 @@ static void close_queues(void)
 
 static void open_queues(void)
 {
+    const char *followed = base;
     redisReply *reply;
     char name[32];
+    bool fresh;
 
     close_queues();
     memset(&m, 0, sizeof(m));
@@ -648,9 +716,12 @@ static void open_queues(void)
     CHECK_OK(redis_commandf(admin, &reply, &err, "SET test:now %lld", (long long)m.now));
     freeReplyObject(reply);
     snprintf(name, sizeof(name), "seed%" PRId64, seed);
-    queue_base(base, "model", name);
+    queue_base(base, "model", name, "float32");
     for (int i = 0; i < INSTANCES; i++)
         CHECK_OK(queue_open(&queues[i], server.url, base, 10000, &err));
+    CHECK_OK(queue_events_open(&reader, server.url, 10000, &err));
+    CHECK_OK(queue_events_follow(reader, &followed, 1, &fresh, &err));
+    CHECK(fresh);
 }
 
 static void redis_does_as_the_model(void)

@@ -72,17 +72,15 @@ static int register_card(const struct settings *s, struct model_card *card, stru
     struct buf compact = {.max = 64 << 20};
     struct redis *redis = NULL;
     unsigned char digest[32];
-    struct timespec now;
     int rc;
 
-    clock_gettime(CLOCK_REALTIME, &now);
     *card = (struct model_card){.architecture = "gemma3",
                                 .engine_version = "fake",
                                 .n_states = (int)s->n_states,
                                 .width = (int)s->width,
+                                .compute = "float32",
                                 .max_tokens = 1024,
-                                .has_hidden_states = true,
-                                .registered_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000};
+                                .has_hidden_states = true};
     snprintf(card->id, sizeof(card->id), "%s", s->model_id);
     for (int i = 0; i < CARD_DIGEST_SIZE - 1; i++)
         card->weights[i] = s->weights == NULL ? 'a' : s->weights[(size_t)i % strlen(s->weights)];
@@ -171,7 +169,7 @@ static int encode(const struct settings *s, struct queue *queue, struct cache *c
             fclose(journal);
         }
         if ((rc = put(cache, s, job, &p, err)) == OK)
-            rc = queue_complete(queue, job, &answer, err);
+            rc = queue_complete(queue, &job, 1, &answer, err);
     }
     payload_free(&p);
     return rc;
@@ -187,7 +185,7 @@ static int work(const struct settings *s, struct queue *queue, struct cache *cac
     int rc;
 
     if ((rc = queue_wait(queue, 50, &rang, err)) != OK ||
-        (rc = queue_claim(queue, owner, 1 << 20, (int)s->max_jobs, (int)s->lease_ms, jobs,
+        (rc = queue_claim(queue, owner, 1 << 20, (int)s->max_jobs, (int)s->lease_ms, 0, jobs,
                           MAX_CLAIMED, &n, err)) != OK)
         return rc;
     if (n > 0)
@@ -216,7 +214,7 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (settings.only_register)
         return EXIT_SUCCESS;
-    queue_base(base, card.id, card.weights);
+    queue_base(base, card.id, card.weights, card.compute);
     snprintf(owner, sizeof(owner), "fake-%ld", (long)getpid());
     for (;;) {
         err = (struct error){0};
