@@ -5,9 +5,15 @@
  * Time is the test's: this program brings its own queue_library(), which is queue.lua with the body
  * of now() exchanged, under another name. The linker takes it instead of the one in libjobs.
  *
- * PE_MODEL_SEED=N PE_MODEL_STEPS=N choose other runs; a failure prints what repeats it. */
+ * Nothing depends on real time but how long a command may take: PATIENCE_MS, and only a machine
+ * that stands still for so long can make a run fail that passes when it is repeated.
+ *
+ * PE_MODEL_SEED=N PE_MODEL_STEPS=N choose other runs; a failure prints what repeats it, the steps
+ * that led there, and how long the slowest one took. */
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
@@ -30,7 +36,9 @@ enum {
     STEPS_A_SEED = 3000, /* then with an empty base again */
     INSTANCES = 2,       /* connections, each with an instance of its own */
     GROUP = 5,
-    CLAIMS = 40 /* the latest, live or stale, that are tried again */
+    CLAIMS = 40, /* the latest, live or stale, that are tried again */
+    TRAIL = 12,  /* the latest steps, told when one fails */
+    PATIENCE_MS = 120000
 };
 
 static const double weights[TENANTS] = {1.0, 2.0, 0.3};
@@ -59,6 +67,8 @@ static void make_library(void)
 {
     static const char now[] = "    local t = redis.call('TIME')\n"
                               "    return t[1] * 1000 + math.floor(t[2] / 1000)\n";
+    static const char hour[] = "local HOUR = 3600000\n";
+    char text[64];
     FILE *file = fopen(PE_TESTS_DIR "/../jobs/queue.lua", "r");
     char block[4096], *at;
     size_t n;
@@ -73,6 +83,9 @@ static void make_library(void)
     CHECK((at = strstr(library.data, now)) != NULL);
     splice(at, strlen(now), "    return tonumber(redis.call('GET', 'test:now'))\n");
     CHECK(strstr(library.data, "'TIME'") == NULL);
+    CHECK((at = strstr(library.data, hour)) != NULL);
+    snprintf(text, sizeof(text), "local HOUR = %" PRId64 "\n", HOUR_MS);
+    splice(at, strlen(hour), text);
 }
 
 void queue_library(const char **name, const char **source, size_t *size)
@@ -101,7 +114,7 @@ static int random_below(int n)
 
 /* ---- all keys, read back as the text that the model says ---- */
 
-/* Expiries are Redis' own time, not the test's: to the nearest hour, as a clock may be set. */
+/* Expiries are Redis' own time, not the test's: to the nearest hour of HOUR_MS. */
 static const char read_back[] =
     "local b, out = KEYS[1], {}\n"
     "local function add(s) out[#out + 1] = s end\n"
@@ -109,7 +122,7 @@ static const char read_back[] =
     "    'enqueued', 'attempt', 'lost', 'interest', 'solo', 'cancel', 'token', 'error', "
     "'started', 'finished'}\n"
     "local function hours(key) local t = redis.call('PTTL', key)\n"
-    "    return t < 0 and t or math.floor(t / 3600000 + 0.5) end\n"
+    "    return t < 0 and t or math.floor(t / tonumber(ARGV[3]) + 0.5) end\n"
     "for i = 0, tonumber(ARGV[1]) - 1 do\n"
     "    local id = string.format('j%02d', i)\n"
     "    local key = b .. ':j:' .. id\n"
@@ -130,7 +143,7 @@ static const char read_back[] =
     "        ' '))\n"
     "end\n"
     "local rates = 'wr'\n"
-    "for i = 3, #ARGV do\n"
+    "for i = 4, #ARGV do\n"
     "    rates = rates .. ' ' .. (redis.call('HGET', b .. ':wr', ARGV[i]) or '0') end\n"
     "add(rates)\n"
     "for i = 0, tonumber(ARGV[2]) - 1 do\n"
@@ -138,7 +151,7 @@ static const char read_back[] =
     "local m = redis.call('HMGET', b .. ':m', 'v', 'tokens', 'groups', 'claims', 'lost')\n"
     "for k = 1, 5 do add('m ' .. (m[k] or '0')) end\n"
     "local locks = ''\n"
-    "for i = 3, #ARGV do\n"
+    "for i = 4, #ARGV do\n"
     "    locks = locks .. redis.call('EXISTS', b .. ':n:' .. ARGV[i]) end\n"
     "add('locks ' .. locks)\n"
     "add('bell ' .. redis.call('LLEN', b .. ':bell'))\n"
@@ -154,14 +167,15 @@ static const char read_back[] =
 static void compare_all(void)
 {
     static struct buf want = {.max = 1 << 20};
-    char ids[8], tenants[8];
-    const char *argv[] = {"EVAL",  read_back, "1",       base,     ids,
-                          tenants, owners[0], owners[1], owners[2]};
+    char ids[8], tenants[8], hour[24];
+    const char *argv[] = {"EVAL",  read_back, "1",       base,      ids,
+                          tenants, hour,      owners[0], owners[1], owners[2]};
     const char *p, *r;
     redisReply *reply;
 
     snprintf(ids, sizeof(ids), "%d", IDS);
     snprintf(tenants, sizeof(tenants), "%d", TENANTS);
+    snprintf(hour, sizeof(hour), "%" PRId64, HOUR_MS);
     buf_free(&want);
     say_all(&want);
     CHECK_OK(redis_command(admin, &reply, sizeof(argv) / sizeof(argv[0]), argv, NULL, &err));
@@ -181,6 +195,24 @@ static void compare_all(void)
     freeReplyObject(reply);
     buf_free(&want);
     CHECK_FAIL("the keys are not what the model says");
+}
+
+/* ---- what a failure tells ---- */
+
+static char trail[TRAIL][256];
+static int64_t n_trail;
+static double slowest_ms;
+static int64_t slowest_step;
+
+PRINTF_LIKE(1, 2) static void note(const char *fmt, ...)
+{
+    char *line = trail[n_trail++ % TRAIL];
+    va_list args;
+    int len = snprintf(line, sizeof(trail[0]), "at %" PRId64 ": ", m.now);
+
+    va_start(args, fmt);
+    vsnprintf(line + len, sizeof(trail[0]) - (size_t)len, fmt, args);
+    va_end(args);
 }
 
 /* ---- steps: each does a thing to both ---- */
@@ -235,6 +267,8 @@ static void step_submit(void)
 
     snprintf(name, sizeof(name), "t%d", tenant);
     snprintf(payload, sizeof(payload), "p%d", random_below(1000000));
+    note("submit of %d jobs by %s, force %d, deadline %" PRId64 ", limits %" PRId64 " %" PRId64, n,
+         name, force, deadline, limit->max_open, limit->max_tenant);
     for (int k = 0; k < n; k++) {
         enum job_state s;
 
@@ -248,6 +282,7 @@ static void step_submit(void)
             is_new[k] = is_new[k] && index[i] != index[k];
         n_new += is_new[k];
         cost += is_new[k] ? jobs[k].n_tokens : 0;
+        note("  job %s of %d tokens, new %d", jobs[k].id, jobs[k].n_tokens, is_new[k]);
     }
     CHECK_OK(queue_submit(any_queue(), name, weights[tenant], deadline, jobs, (size_t)n, force,
                           limit, &outcome, results, &load, &err));
@@ -327,6 +362,8 @@ static void step_claim(void)
     size_t n;
     int want;
 
+    note("claim by %s of %d jobs, %" PRId64 " tokens, for %d ms, rate %g", owners[owner], max_jobs,
+         budget, lease_ms, rate);
     CHECK_OK(queue_claim(any_queue(), owners[owner], budget, max_jobs, lease_ms, rate, got, 16, &n,
                          &err));
     want = m_claim(taken, owner, budget, max_jobs, lease_ms, rate);
@@ -365,6 +402,7 @@ static void step_renew(void)
     }
     if (n == 0)
         return;
+    note("renewal of %d from %s %s on, for %d ms", n, jobs[0].id, jobs[0].token, lease_ms);
     CHECK_OK(queue_renew(any_queue(), jobs, (size_t)n, lease_ms, answers, &err));
     for (int o = 0; o < OWNERS; o++)
         if (strncmp(jobs[0].token, owners[o], strlen(owners[o])) == 0 &&
@@ -394,6 +432,7 @@ static void step_complete(void)
     for (int k = 0; k < n; k++)
         if ((jobs[k] = any_claim()) == NULL)
             return;
+    note("completion of %d from %s %s on", n, jobs[0]->id, jobs[0]->token);
     CHECK_OK(queue_complete(any_queue(), jobs, (size_t)n, answers, &err));
     for (int k = 0; k < n; k++) {
         enum lease_answer want = LEASE_STALE;
@@ -426,6 +465,7 @@ static void step_fail(void)
     if (c == NULL)
         return;
     i = index_of(c->id);
+    note("failure of %s %s, permanent %d", c->id, c->token, permanent);
     CHECK_OK(queue_fail(any_queue(), c, permanent, "oops", &answer, &err));
     met[MET_STALE_FAIL] += !holds(i, c->token) && m.jobs[i].state == JOB_LEASED;
     CHECK_INT(answer, holds(i, c->token) ? LEASE_OK : LEASE_STALE);
@@ -446,6 +486,7 @@ static void step_release(bool cancelled)
     if (c == NULL)
         return;
     i = index_of(c->id);
+    note("release of %s %s, cancelled %d", c->id, c->token, cancelled);
     if (cancelled)
         CHECK_OK(queue_cancelled(any_queue(), c, &answer, &err));
     else
@@ -465,6 +506,7 @@ static void step_cancel(void)
     struct model_job *j = &m.jobs[i];
     enum job_state state;
 
+    note("cancel of %s", id_of(i));
     CHECK_OK(queue_cancel(any_queue(), id_of(i), &state, &err));
     if (job_is_open(j->state)) {
         j->interest -= j->interest > 0;
@@ -482,7 +524,7 @@ static void step_time(void)
 
     switch (random_below(40)) {
     case 0:
-        m.now += 8 * 24 * 3600000LL; /* the dead are forgotten */
+        m.now += 8 * 24 * HOUR_MS; /* the dead are forgotten */
         break;
     case 1:
     case 2:
@@ -492,6 +534,7 @@ static void step_time(void)
     default:
         m.now += random_below(600);
     }
+    note("the time");
     CHECK_OK(redis_commandf(admin, &reply, &err, "SET test:now %lld", (long long)m.now));
     freeReplyObject(reply);
 }
@@ -500,6 +543,7 @@ static void step_sweep(void)
 {
     int64_t moved;
 
+    note("sweep");
     CHECK_OK(queue_sweep(any_queue(), &moved, &err));
     CHECK_INT(moved, m_sweep());
 }
@@ -510,8 +554,10 @@ static void step_name(void)
     size_t len = strlen(owners[o]);
     redisReply *reply;
     int64_t released;
+    int what = random_below(4);
 
-    switch (random_below(4)) {
+    note("name %s, instance %d, way %d", owners[o], instance, what);
+    switch (what) {
     case 0: /* the lock runs out */
         CHECK_OK(redis_commandf(admin, &reply, &err, "DEL %s:n:%s", base, owners[o]));
         freeReplyObject(reply);
@@ -526,12 +572,12 @@ static void step_name(void)
         break;
     }
     if (m.holder[o] >= 0 && m.holder[o] != instance) {
-        CHECK_ERR(queue_take_name(queues[instance], owners[o], 3600000, &released, &err), ERR_BUSY,
+        CHECK_ERR(queue_take_name(queues[instance], owners[o], INT_MAX, &released, &err), ERR_BUSY,
                   owners[o]);
         met[MET_NAME_BUSY]++;
         return;
     }
-    CHECK_OK(queue_take_name(queues[instance], owners[o], 3600000, &released, &err));
+    CHECK_OK(queue_take_name(queues[instance], owners[o], INT_MAX, &released, &err));
     if (m.holder[o] < 0) {
         n = in_order(order, JOB_LEASED);
         for (int k = 0; k < n; k++) {
@@ -556,6 +602,7 @@ static void step_forget(void)
 
     if (m.jobs[i].state == JOB_NONE || open_at(i))
         return;
+    note("%s is forgotten", id_of(i));
     CHECK_OK(redis_commandf(admin, &reply, &err, "DEL %s:j:%s", base, id_of(i)));
     freeReplyObject(reply);
     m.jobs[i].state = JOB_NONE;
@@ -626,8 +673,8 @@ static void look_at_events(void)
 
         CHECK_TEXT(events[k].id, id_of(want->job));
         CHECK_INT(events[k].state, want->state);
-        CHECK_INT(events[k].waited_ms, want->waited);
-        CHECK_INT(events[k].took_ms, want->took);
+        CHECK_INT(events[k].waited_ms, want->waited > INT_MAX ? INT_MAX : want->waited);
+        CHECK_INT(events[k].took_ms, want->took > INT_MAX ? INT_MAX : want->took);
         met[MET_EVENT_CLAIMED] += want->took >= 0;
         met[MET_EVENT_UNCLAIMED] += want->took < 0;
     }
@@ -639,6 +686,7 @@ static void step_look(void)
 {
     bool rang;
 
+    note("a look at jobs, depth and events");
     CHECK_OK(queue_wait(any_queue(), 0, &rang, &err));
     CHECK_INT(rang, m.bell > 0);
     m.bell -= m.bell > 0;
@@ -718,8 +766,8 @@ static void open_queues(void)
     snprintf(name, sizeof(name), "seed%" PRId64, seed);
     queue_base(base, "model", name, "float32");
     for (int i = 0; i < INSTANCES; i++)
-        CHECK_OK(queue_open(&queues[i], server.url, base, 10000, &err));
-    CHECK_OK(queue_events_open(&reader, server.url, 10000, &err));
+        CHECK_OK(queue_open(&queues[i], server.url, base, PATIENCE_MS, &err));
+    CHECK_OK(queue_events_open(&reader, server.url, PATIENCE_MS, &err));
     CHECK_OK(queue_events_follow(reader, &followed, 1, &fresh, &err));
     CHECK(fresh);
 }
@@ -732,10 +780,15 @@ static void redis_does_as_the_model(void)
     open_queues();
     for (step = 0; step < STEPS_A_SEED; step++) {
         bool was_busy = is_busy();
-        double v = m.v;
+        int64_t start = clock_now_ns();
+        double v = m.v, ms;
 
         one_step(step % 500 > 350);
         compare_all();
+        if ((ms = clock_ms_since(start)) > slowest_ms) {
+            slowest_ms = ms;
+            slowest_step = step;
+        }
         met[MET_IDLE] += was_busy && !is_busy();
         if (was_busy && is_busy() && m.v < v)
             CHECK_FAIL("the virtual time fell from %g to %g", v, m.v);
@@ -747,6 +800,22 @@ static void everything_was_met(void)
     for (int i = 0; i < MET_COUNT; i++)
         if (met[i] < 3)
             CHECK_FAIL("case %d of the MET_ list was met %" PRId64 " times", i, met[i]);
+}
+
+static void tell_failure(void)
+{
+    siginfo_t ended = {0};
+
+    for (int64_t k = n_trail < TRAIL ? 0 : n_trail - TRAIL; k < n_trail; k++)
+        printf("%s\n", trail[k % TRAIL]);
+    sleep_ms(100); /* a server that is being killed closes its sockets first */
+    waitid(P_PID, (id_t)server.pid, &ended, WEXITED | WNOHANG | WNOWAIT);
+    printf("the slowest step that passed took %.0f ms, step %" PRId64 "; the server %s, its log is "
+           "%s/redis.log\n",
+           slowest_ms, slowest_step, ended.si_pid == 0 ? "runs" : "has ended", server.dir);
+    printf("seed %" PRId64 ", step %" PRId64 ": PE_MODEL_SEED=%" PRId64
+           " PE_MODEL_STEPS=1 repeats it\n",
+           seed - 1, step, seed - 1);
 }
 
 static int64_t setting(const char *name, int64_t fallback)
@@ -768,7 +837,7 @@ int main(void)
 
     redis_server_need();
     if (!redis_server_start(&server, "test_queue_model", "") ||
-        redis_open(&admin, server.url, 10000, &err) != OK) {
+        redis_open(&admin, server.url, PATIENCE_MS, &err) != OK) {
         printf("redis-server does not start; see %s/redis.log\n", server.dir);
         return EXIT_FAILURE;
     }
@@ -778,9 +847,7 @@ int main(void)
     if (check_failures == 0 && steps >= STEPS)
         RUN(everything_was_met);
     else if (check_failures > 0)
-        printf("seed %" PRId64 ", step %" PRId64 ": PE_MODEL_SEED=%" PRId64
-               " PE_MODEL_STEPS=1 repeats it\n",
-               seed - 1, step, seed - 1);
+        tell_failure();
     if (check_failures == 0)
         printf("%" PRId64 " steps in %.1f s\n", (seed - first) * STEPS_A_SEED,
                clock_ms_since(start) / 1000);
