@@ -19,15 +19,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/metrics.h"
+#include "engine/worker/hand.h"
+#include "engine/worker/keeper.h"
+#include "engine/worker/vitals.h"
 #include "jobs/cache.h"
 #include "jobs/payload.h"
 #include "jobs/queue.h"
 
 enum {
-    MAX_JOBS = 64,
-    KEEPER_TICK_MS = 200,
-    DEPTH_EVERY_MS = 5000, /* how often the queue is measured */
     PROBE_EVERY_MS = 30000,
     DOORBELL_MS = 1000,
     BACKOFF_MIN_MS = 100,
@@ -36,73 +35,13 @@ enum {
     CONTACT_MS = 5000 /* Redis counts as reachable for so long after an answer */
 };
 
-enum {
-    M_DONE,
-    M_CACHED,
-    M_FAILED,
-    M_STALE,
-    M_CANCELLED,
-    M_RELEASED,
-    M_BATCHES,
-    M_TOKENS,
-    M_HALVED,
-    M_QUEUE_ERRORS,
-    M_CACHE_ERRORS,
-    M_IN_HAND,
-    M_WAITING,
-    M_DELAYED,
-    M_LEASED,
-    M_DEAD,
-    M_WAITING_TOKENS,
-    M_OLDEST_WAIT,
-    M_ENGINES,
-    M_ENCODE,
-    M_STORE,
-    N_METRICS
-};
-
-static const struct metric metric_rows[N_METRICS] = {
-    [M_DONE] =
-        METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"done\"", "jobs by what became of them"),
-    [M_CACHED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"cached\"", ""),
-    [M_FAILED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"failed\"", ""),
-    [M_STALE] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"stale\"", ""),
-    [M_CANCELLED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"cancelled\"", ""),
-    [M_RELEASED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"released\"", ""),
-    [M_BATCHES] = METRIC(METRIC_COUNTER, "pe_batches_total", NULL, "batches encoded"),
-    [M_TOKENS] = METRIC(METRIC_COUNTER, "pe_tokens_total", NULL, "tokens encoded"),
-    [M_HALVED] = METRIC(METRIC_COUNTER, "pe_batches_halved_total", NULL,
-                        "batches that failed and were tried in halves"),
-    [M_QUEUE_ERRORS] = METRIC(METRIC_COUNTER, "pe_redis_errors_total", "role=\"queue\"",
-                              "calls to Redis that failed"),
-    [M_CACHE_ERRORS] = METRIC(METRIC_COUNTER, "pe_redis_errors_total", "role=\"cache\"", ""),
-    [M_IN_HAND] = METRIC(METRIC_GAUGE, "pe_jobs_in_hand", NULL, "jobs this engine holds"),
-    [M_WAITING] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"waiting\"", "jobs in the queue"),
-    [M_DELAYED] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"delayed\"", ""),
-    [M_LEASED] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"leased\"", ""),
-    [M_DEAD] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"dead\"", ""),
-    [M_WAITING_TOKENS] = METRIC(METRIC_GAUGE, "pe_queue_tokens", NULL, "tokens that wait"),
-    [M_OLDEST_WAIT] = METRIC(METRIC_GAUGE, "pe_queue_oldest_wait_milliseconds", NULL,
-                             "how long the oldest job waits"),
-    [M_ENGINES] = METRIC(METRIC_GAUGE, "pe_engines", NULL, "engines of this model that are alive"),
-    [M_ENCODE] = METRIC(METRIC_HISTOGRAM, "pe_batch_seconds", NULL, "encoding a batch"),
-    [M_STORE] = METRIC(METRIC_HISTOGRAM, "pe_store_seconds", NULL, "storing a result"),
-};
-
-/* A job in hand. `answer` is the keeper's to write, under the lock. */
-struct held {
-    struct claimed_job job;
-    struct payload payload;
-    bool parsed;
-    bool over; /* an outcome was written, or tried to */
-    enum lease_answer answer;
-};
-
 struct worker {
     struct worker_options options;
     struct engine *engine;
     char base[QUEUE_BASE_SIZE];
-    struct metric metrics[N_METRICS];
+    struct vitals vitals;
+    struct hand *hand;
+    struct keeper *keeper;
 
     /* the loop's own */
     pthread_t loop;
@@ -112,29 +51,13 @@ struct worker {
     int64_t last_probe_ns;
     int backoff_ms;
 
-    /* the keeper's own */
-    pthread_t keeper;
-    bool keeper_started;
-    struct queue *keeper_queue;
-
-    _Atomic bool draining, loop_ended, hangs, keeper_stops, cache_is_away;
-    _Atomic uint64_t advances;       /* the loop's own steps, beside the engine's */
-    _Atomic int64_t last_contact_ns; /* when Q answered last */
-    _Atomic int64_t last_tick_ns;    /* the keeper's */
+    _Atomic bool draining, loop_ended;
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t ended; /* loop_ended became true */
-    struct held held[MAX_JOBS];
-    size_t n_held;
-    int64_t renewed_ns; /* when the leases in hand began or were renewed */
     int rc;
     struct error err;
 };
-
-static void advance(struct worker *w)
-{
-    atomic_fetch_add(&w->advances, 1);
-}
 
 static void pause_ms(int ms)
 {
@@ -143,45 +66,21 @@ static void pause_ms(int ms)
     nanosleep(&t, NULL);
 }
 
-/* Notes whether Q answered. */
-static int contact(struct worker *w, int rc, struct error *err)
-{
-    if (rc == OK) {
-        atomic_store(&w->last_contact_ns, clock_now_ns());
-        return OK;
-    }
-    metric_add(&w->metrics[M_QUEUE_ERRORS], 1);
-    log_warn("queue_error", "text=\"%s\"", err->text);
-    return rc;
-}
-
 /* ---- outcomes: each ends one job in hand ---- */
-
-static enum lease_answer answer_of(struct worker *w, const struct held *h)
-{
-    enum lease_answer answer;
-
-    pthread_mutex_lock(&w->lock);
-    answer = h->answer;
-    pthread_mutex_unlock(&w->lock);
-    return answer;
-}
 
 static void end_job(struct worker *w, struct held *h, int metric, int rc, enum lease_answer answer,
                     struct error *err)
 {
-    pthread_mutex_lock(&w->lock);
-    h->over = true;
-    pthread_mutex_unlock(&w->lock);
-    advance(w);
-    if (contact(w, rc, err) != OK)
+    hand_end(w->hand, h);
+    vitals_advance(&w->vitals);
+    if (vitals_note_queue(&w->vitals, rc, err) != OK)
         return; /* its lease ends by itself, and the job is delivered again */
     if (answer == LEASE_STALE) {
-        metric_add(&w->metrics[M_STALE], 1);
+        metric_add(&w->vitals.metrics[M_STALE], 1);
         log_warn("lease_lost", "id=%.12s attempt=%d", h->job.id, h->job.attempt);
         return;
     }
-    metric_add(&w->metrics[metric], 1);
+    metric_add(&w->vitals.metrics[metric], 1);
 }
 
 static void complete(struct worker *w, struct held *h, int metric)
@@ -209,7 +108,7 @@ static void fail(struct worker *w, struct held *h, bool permanent, const char *c
 /* Whether the job is still wanted and still ours; if not, ends it. */
 static bool is_wanted(struct worker *w, struct held *h)
 {
-    enum lease_answer answer = answer_of(w, h);
+    enum lease_answer answer = hand_answer(w->hand, h);
     struct error err = {0};
     int rc;
 
@@ -275,9 +174,9 @@ static void give_back(struct worker *w, struct held *h, const struct error *why)
     struct error err = {0};
     int rc;
 
-    metric_add(&w->metrics[M_CACHE_ERRORS], 1);
+    metric_add(&w->vitals.metrics[M_CACHE_ERRORS], 1);
     log_warn("cache_error", "id=%.12s text=\"%s\"", h->job.id, why->text);
-    atomic_store(&w->cache_is_away, true);
+    atomic_store(&w->vitals.cache_is_away, true);
     rc = queue_release(w->queue, &h->job, &answer, &err);
     end_job(w, h, M_RELEASED, rc, answer, &err);
 }
@@ -287,7 +186,7 @@ static void give_back(struct worker *w, struct held *h, const struct error *why)
 static int find_cached(struct worker *w, struct held *const *jobs, size_t n, bool *cached,
                        struct error *err)
 {
-    const char *ids[MAX_JOBS];
+    const char *ids[HAND_MAX];
 
     for (size_t i = 0; i < n; i++)
         ids[i] = jobs[i]->job.id;
@@ -302,9 +201,9 @@ static bool cache_answers(struct worker *w)
     int rc = cache_ping(w->cache, &err);
 
     there = rc == OK;
-    if (!there && !atomic_exchange(&w->cache_is_away, true))
+    if (!there && !atomic_exchange(&w->vitals.cache_is_away, true))
         log_warn("cache_away", "text=\"%s\"", err.text);
-    if (there && atomic_exchange(&w->cache_is_away, false))
+    if (there && atomic_exchange(&w->vitals.cache_is_away, false))
         log_info("cache_back", "owner=%s", w->options.owner);
     return there;
 }
@@ -352,23 +251,23 @@ static void store(struct worker *w, struct held *h, const struct engine_result *
     if (cache_put(w->cache, h->job.id, &header, parts, sizes, 2, ttl_ms, false, &stored, &err) !=
         OK) {
         if (err.code == ERR_MEM) {
-            metric_add(&w->metrics[M_CACHE_ERRORS], 1);
+            metric_add(&w->vitals.metrics[M_CACHE_ERRORS], 1);
             fail(w, h, false, "cache_full");
         } else {
             give_back(w, h, &err);
         }
         return;
     }
-    metric_observe(&w->metrics[M_STORE], clock_ms_since(start) / 1e3);
+    metric_observe(&w->vitals.metrics[M_STORE], clock_ms_since(start) / 1e3);
     complete(w, h, M_DONE);
 }
 
 /* Encodes jobs together, in halves when memory lacks. ERR_GPU alone is returned. */
 static int encode(struct worker *w, struct held **jobs, size_t n, struct error *err)
 {
-    struct engine_request requests[MAX_JOBS];
-    struct engine_prompt prompts[MAX_JOBS];
-    struct engine_result results[MAX_JOBS];
+    struct engine_request requests[HAND_MAX];
+    struct engine_prompt prompts[HAND_MAX];
+    struct engine_result results[HAND_MAX];
     int64_t start = clock_now_ns();
     struct error why = {0};
     size_t n_tokens = 0;
@@ -383,9 +282,9 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
         n_tokens += (size_t)jobs[i]->payload.n_ids;
     }
     rc = engine_encode(w->engine, prompts, (int)n, results, &why);
-    advance(w);
+    vitals_advance(&w->vitals);
     if (rc != OK && rc != ERR_GPU && n > 1) { /* out of memory, or one of them is at fault */
-        metric_add(&w->metrics[M_HALVED], 1);
+        metric_add(&w->vitals.metrics[M_HALVED], 1);
         log_warn("batch_halved", "jobs=%zu tokens=%zu text=\"%s\"", n, n_tokens, why.text);
         if ((rc = encode(w, jobs, n / 2, err)) != OK)
             return rc;
@@ -399,9 +298,9 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
             fail(w, jobs[i], false, rc == ERR_MEM ? "out_of_memory" : "encode_failed");
         return OK;
     }
-    metric_add(&w->metrics[M_BATCHES], 1);
-    metric_add(&w->metrics[M_TOKENS], (int64_t)n_tokens);
-    metric_observe(&w->metrics[M_ENCODE], clock_ms_since(start) / 1e3);
+    metric_add(&w->vitals.metrics[M_BATCHES], 1);
+    metric_add(&w->vitals.metrics[M_TOKENS], (int64_t)n_tokens);
+    metric_observe(&w->vitals.metrics[M_ENCODE], clock_ms_since(start) / 1e3);
     log_info("batch_encoded", "jobs=%zu tokens=%zu ms=%.1f", n, n_tokens, clock_ms_since(start));
     for (size_t i = 0; i < n; i++) {
         store(w, jobs[i], &results[i]);
@@ -412,20 +311,22 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
 
 static int run_batch(struct worker *w, struct error *err)
 {
-    struct held *wanted[MAX_JOBS], *rest[MAX_JOBS];
-    bool cached[MAX_JOBS] = {false};
+    struct held *wanted[HAND_MAX], *rest[HAND_MAX];
+    bool cached[HAND_MAX] = {false};
     struct error why = {0};
     size_t n = 0, n_rest = 0;
 
-    for (size_t i = 0; i < w->n_held; i++)
-        if (accept_job(w, &w->held[i]) && is_wanted(w, &w->held[i]))
-            wanted[n++] = &w->held[i];
+    for (size_t i = 0; i < hand_n(w->hand); i++) {
+        struct held *h = hand_at(w->hand, i);
+        if (accept_job(w, h) && is_wanted(w, h))
+            wanted[n++] = h;
+    }
     if (find_cached(w, wanted, n, cached, &why) != OK) {
         for (size_t i = 0; i < n; i++)
             give_back(w, wanted[i], &why);
         return OK;
     }
-    advance(w);
+    vitals_advance(&w->vitals);
     for (size_t i = 0; i < n; i++)
         if (cached[i])
             complete(w, wanted[i], M_CACHED);
@@ -435,30 +336,6 @@ static int run_batch(struct worker *w, struct error *err)
 }
 
 /* ---- the loop ---- */
-
-static void hold(struct worker *w, struct claimed_job *jobs, size_t n)
-{
-    pthread_mutex_lock(&w->lock);
-    for (size_t i = 0; i < n; i++)
-        w->held[i] = (struct held){.job = jobs[i], .answer = LEASE_OK}; /* takes the payload over */
-    w->n_held = n;
-    w->renewed_ns = clock_now_ns();
-    pthread_mutex_unlock(&w->lock);
-    metric_set(&w->metrics[M_IN_HAND], (int64_t)n);
-}
-
-static void let_go(struct worker *w)
-{
-    pthread_mutex_lock(&w->lock);
-    for (size_t i = 0; i < w->n_held; i++) {
-        if (w->held[i].parsed)
-            payload_free(&w->held[i].payload);
-        claimed_jobs_free(&w->held[i].job, 1);
-    }
-    w->n_held = 0;
-    pthread_mutex_unlock(&w->lock);
-    metric_set(&w->metrics[M_IN_HAND], 0);
-}
 
 /* While nothing waits, a forward pass of one token now and then proves that the device works. */
 static int probe(struct worker *w, struct error *err)
@@ -493,31 +370,33 @@ static void back_off(struct worker *w)
 /* One round: what is there is claimed and run. ERR_GPU alone is returned. */
 static int round_of_work(struct worker *w, struct error *err)
 {
-    struct claimed_job jobs[MAX_JOBS];
+    struct claimed_job jobs[HAND_MAX];
     struct error why = {0};
     size_t n = 0;
     bool rang;
     int rc;
 
-    advance(w);
+    vitals_advance(&w->vitals);
     if (!cache_answers(w)) {
         back_off(w);
         return OK;
     }
     rc = queue_claim(w->queue, w->options.owner, w->options.budget_tokens, w->options.max_jobs,
-                     w->options.lease_ms, 0, jobs, MAX_JOBS, &n, &why);
+                     w->options.lease_ms, 0, jobs, HAND_MAX, &n, &why);
     if (rc == OK && n == 0)
         rc = queue_wait(w->queue, DOORBELL_MS, &rang, &why);
-    if (contact(w, rc, &why) != OK) {
+    if (vitals_note_queue(&w->vitals, rc, &why) != OK) {
         back_off(w);
         return OK;
     }
     w->backoff_ms = 0;
     if (n == 0)
         return probe(w, err);
-    hold(w, jobs, n);
+    hand_take(w->hand, jobs, n);
+    metric_set(&w->vitals.metrics[M_IN_HAND], (int64_t)n);
     rc = run_batch(w, err);
-    let_go(w);
+    hand_let_go(w->hand);
+    metric_set(&w->vitals.metrics[M_IN_HAND], 0);
     w->last_probe_ns = clock_now_ns();
     return rc;
 }
@@ -532,6 +411,7 @@ static void *loop_main(void *arg)
         rc = round_of_work(w, &err);
     if (rc != OK)
         log_error("engine_failed", "text=\"%s\"", err.text);
+    keeper_expect_nothing(w->keeper);
     pthread_mutex_lock(&w->lock);
     w->rc = rc;
     w->err = err;
@@ -541,144 +421,13 @@ static void *loop_main(void *arg)
     return NULL;
 }
 
-/* ---- the keeper ---- */
-
-/* The jobs in hand that have no outcome yet, without their payloads. */
-static size_t copy_held(struct worker *w, struct claimed_job *jobs)
-{
-    size_t n = 0;
-
-    pthread_mutex_lock(&w->lock);
-    for (size_t i = 0; i < w->n_held; i++)
-        if (!w->held[i].over) {
-            jobs[n] = w->held[i].job;
-            jobs[n].payload = NULL;
-            jobs[n++].payload_len = 0;
-        }
-    pthread_mutex_unlock(&w->lock);
-    return n;
-}
-
-static void note_answers(struct worker *w, const struct claimed_job *jobs,
-                         const enum lease_answer *answers, size_t n)
-{
-    pthread_mutex_lock(&w->lock);
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < w->n_held; j++)
-            if (strcmp(w->held[j].job.token, jobs[i].token) == 0 &&
-                strcmp(w->held[j].job.id, jobs[i].id) == 0)
-                w->held[j].answer = answers[i];
-    w->renewed_ns = clock_now_ns();
-    pthread_mutex_unlock(&w->lock);
-}
-
-static void renew_leases(struct worker *w)
-{
-    struct claimed_job jobs[MAX_JOBS];
-    enum lease_answer answers[MAX_JOBS];
-    struct error err = {0};
-    int64_t renewed_ns;
-    size_t n;
-
-    pthread_mutex_lock(&w->lock);
-    renewed_ns = w->renewed_ns;
-    pthread_mutex_unlock(&w->lock);
-    if (clock_ms_since(renewed_ns) < w->options.lease_ms / 3 || (n = copy_held(w, jobs)) == 0)
-        return;
-    if (contact(w, queue_renew(w->keeper_queue, jobs, n, w->options.lease_ms, answers, &err),
-                &err) == OK)
-        note_answers(w, jobs, answers, n);
-}
-
-static void measure_queue(struct worker *w)
-{
-    struct queue_depth depth;
-    struct error err = {0};
-
-    if (contact(w, queue_depth(w->keeper_queue, &depth, &err), &err) != OK)
-        return;
-    metric_set(&w->metrics[M_WAITING], depth.waiting);
-    metric_set(&w->metrics[M_DELAYED], depth.delayed);
-    metric_set(&w->metrics[M_LEASED], depth.leased);
-    metric_set(&w->metrics[M_DEAD], depth.dead);
-    metric_set(&w->metrics[M_WAITING_TOKENS], depth.waiting_tokens);
-    metric_set(&w->metrics[M_OLDEST_WAIT], depth.oldest_wait_ms);
-    metric_set(&w->metrics[M_ENGINES], depth.engines);
-}
-
-/* Another engine can only have the name when we did not get to renew it for long: we go. */
-static void renew_name(struct worker *w)
-{
-    struct error err = {0};
-    int64_t n_back;
-    int rc = queue_take_name(w->keeper_queue, w->options.owner, w->options.lease_ms, &n_back, &err);
-
-    contact(w, rc == ERR_BUSY ? OK : rc, &err);
-    if (rc == ERR_BUSY && !atomic_exchange(&w->hangs, true))
-        log_error("name_lost", "owner=%s", w->options.owner);
-}
-
-static void *keeper_main(void *arg)
-{
-    struct worker *w = arg;
-    int64_t advanced_ns = clock_now_ns(), measured_ns = 0, named_ns = clock_now_ns();
-    uint64_t seen = 0;
-
-    while (!atomic_load(&w->keeper_stops)) {
-        uint64_t now = atomic_load(&w->advances) + engine_steps(w->engine);
-        atomic_store(&w->last_tick_ns, clock_now_ns());
-        if (now != seen) {
-            seen = now;
-            advanced_ns = clock_now_ns();
-        }
-        if (!atomic_load(&w->loop_ended) && clock_ms_since(advanced_ns) > w->options.hang_ms) {
-            if (!atomic_exchange(&w->hangs, true))
-                log_error("engine_hangs", "ms=%.0f", clock_ms_since(advanced_ns));
-        } else {
-            renew_leases(w);
-        }
-        if (w->options.owner_is_fixed && clock_ms_since(named_ns) > w->options.lease_ms / 3) {
-            named_ns = clock_now_ns();
-            renew_name(w);
-        }
-        if (clock_ms_since(measured_ns) > DEPTH_EVERY_MS) {
-            measured_ns = clock_now_ns();
-            measure_queue(w);
-        }
-        pause_ms(KEEPER_TICK_MS);
-    }
-    return NULL;
-}
-
-/* A fixed name belongs to one live engine. Its former self may have died a moment ago: its lock
- * then ends by itself, which is waited for. The keeper's connection holds the lock, as it renews
- * it. */
-static int take_name(struct worker *w, struct error *err)
-{
-    int64_t start = clock_now_ns(), n_back = 0;
-    int rc;
-
-    for (;;) {
-        struct error why = {0};
-        rc = queue_take_name(w->keeper_queue, w->options.owner, w->options.lease_ms, &n_back, &why);
-        if (rc != ERR_BUSY || clock_ms_since(start) > 1.5 * w->options.lease_ms) {
-            if (rc != OK)
-                return error_set(err, why.code, "%s", why.text);
-            break;
-        }
-        pause_ms(KEEPER_TICK_MS);
-    }
-    if (n_back > 0)
-        log_info("jobs_taken_back", "owner=%s jobs=%lld", w->options.owner, (long long)n_back);
-    return OK;
-}
-
 /* ---- from outside ---- */
 
 int worker_start(struct worker **out, struct engine *engine, const struct model_card *card,
                  const struct worker_options *options, struct error *err)
 {
     struct worker *w;
+    struct keeper_options keeper_options;
     int rc;
 
     *out = NULL;
@@ -686,26 +435,36 @@ int worker_start(struct worker **out, struct engine *engine, const struct model_
         return error_set(err, ERR_MEM, "worker: no memory");
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->ended, NULL);
-    memcpy(w->metrics, metric_rows, sizeof(w->metrics));
+    vitals_init(&w->vitals);
     w->options = *options;
-    if (w->options.max_jobs > MAX_JOBS)
-        w->options.max_jobs = MAX_JOBS;
+    if (w->options.max_jobs > HAND_MAX)
+        w->options.max_jobs = HAND_MAX;
     w->engine = engine;
-    atomic_store(&w->last_tick_ns, clock_now_ns());
     queue_base(w->base, card->id, card->weights, card->compute);
+    keeper_options = (struct keeper_options){
+        .queue_url = options->queue_url,
+        .base = w->base,
+        .owner = options->owner,
+        .owner_is_fixed = options->owner_is_fixed,
+        .redis_timeout_ms = options->redis_timeout_ms,
+        .lease_ms = options->lease_ms,
+        .hang_ms = options->hang_ms,
+        .engine = engine,
+        .vitals = &w->vitals,
+    };
+    if ((rc = hand_create(&w->hand, err)) != OK)
+        goto out;
+    keeper_options.hand = w->hand;
     if ((rc = queue_open(&w->queue, options->queue_url, w->base, options->redis_timeout_ms, err)) !=
             OK ||
-        (rc = queue_open(&w->keeper_queue, options->queue_url, w->base, options->redis_timeout_ms,
-                         err)) != OK ||
-        (rc = cache_open(&w->cache, options->cache_urls, options->redis_timeout_ms, err)) != OK)
+        (rc = cache_open(&w->cache, options->cache_urls, options->redis_timeout_ms, err)) != OK ||
+        (rc = keeper_start(&w->keeper, &keeper_options, err)) != OK)
         goto out;
-    if (options->owner_is_fixed && (rc = take_name(w, err)) != OK)
-        goto out;
-    if (pthread_create(&w->keeper, NULL, keeper_main, w) != 0 || !(w->keeper_started = true) ||
-        pthread_create(&w->loop, NULL, loop_main, w) != 0 || !(w->loop_started = true)) {
+    if (pthread_create(&w->loop, NULL, loop_main, w) != 0) {
         rc = error_set(err, ERR_MEM, "worker: cannot start a thread");
         goto out;
     }
+    w->loop_started = true;
     *out = w;
     w = NULL;
 out:
@@ -746,14 +505,14 @@ bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err)
 
 bool worker_has_failed(struct worker *w)
 {
-    return atomic_load(&w->hangs) || (atomic_load(&w->loop_ended) && !atomic_load(&w->draining));
+    return keeper_gave_up(w->keeper) || (atomic_load(&w->loop_ended) && !atomic_load(&w->draining));
 }
 
 int worker_release(struct worker *w, struct error *err)
 {
-    struct claimed_job jobs[MAX_JOBS];
+    struct claimed_job jobs[HAND_MAX];
     struct queue *queue = NULL;
-    size_t n = copy_held(w, jobs);
+    size_t n = hand_copy_open(w->hand, jobs);
     int rc;
 
     /* a connection of its own: the two others belong to threads that may be stuck */
@@ -775,14 +534,9 @@ void worker_stop(struct worker *w)
     atomic_store(&w->draining, true);
     if (w->loop_started)
         pthread_join(w->loop, NULL);
-    atomic_store(&w->keeper_stops, true);
-    if (w->keeper_started)
-        pthread_join(w->keeper, NULL);
-    if (w->options.owner_is_fixed &&
-        w->keeper_queue != NULL) /* the next one need not wait for it */
-        queue_drop_name(w->keeper_queue, w->options.owner, NULL);
+    keeper_stop(w->keeper);
+    hand_free(w->hand);
     queue_close(w->queue);
-    queue_close(w->keeper_queue);
     cache_close(w->cache);
     pthread_cond_destroy(&w->ended);
     pthread_mutex_destroy(&w->lock);
@@ -791,7 +545,7 @@ void worker_stop(struct worker *w)
 
 bool worker_is_live(struct worker *w, char *why, size_t cap)
 {
-    double tick_ms = clock_ms_since(atomic_load(&w->last_tick_ns));
+    double tick_ms = keeper_tick_ms(w->keeper);
 
     if (worker_has_failed(w)) {
         snprintf(why, cap, "the engine failed or hangs");
@@ -804,7 +558,7 @@ bool worker_is_live(struct worker *w, char *why, size_t cap)
 
 bool worker_is_ready(struct worker *w, char *why, size_t cap)
 {
-    double contact_ms = clock_ms_since(atomic_load(&w->last_contact_ns));
+    double contact_ms = clock_ms_since(atomic_load(&w->vitals.last_contact_ns));
 
     if (atomic_load(&w->draining)) {
         snprintf(why, cap, "draining");
@@ -814,7 +568,7 @@ bool worker_is_ready(struct worker *w, char *why, size_t cap)
         snprintf(why, cap, "the engine failed or hangs");
         return false;
     }
-    if (atomic_load(&w->cache_is_away)) {
+    if (atomic_load(&w->vitals.cache_is_away)) {
         snprintf(why, cap, "no answer from the cache's Redis");
         return false;
     }
@@ -828,5 +582,5 @@ bool worker_is_ready(struct worker *w, char *why, size_t cap)
 
 int worker_metrics(struct worker *w, struct buf *out, struct error *err)
 {
-    return metrics_render(w->metrics, N_METRICS, out, err);
+    return metrics_render(w->vitals.metrics, N_METRICS, out, err);
 }

@@ -1,9 +1,8 @@
 /* worker.h - an engine at work: claims jobs of its model, encodes them, stores results, completes.
  *
- * Two threads. The loop owns the engine and does the work. The keeper renews the leases of what is
- * in hand, but only while the loop advances: a loop that hangs must lose its jobs, so that another
- * engine gets them. Every outcome reaches Redis fenced by the claim's token; a job may be delivered
- * twice, and an encode that is repeated is harmless. */
+ * Two threads. The loop owns the engine and does the work; the keeper (keeper.h) renews the leases
+ * of what is in hand (hand.h). Every outcome reaches Redis fenced by the claim's token; a job may
+ * be delivered twice, and an encode that is repeated is harmless. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,201 @@
+#include "engine/worker/keeper.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+enum {
+    TICK_MS = 200,
+    DEPTH_EVERY_MS = 5000 /* how often the queue is measured */
+};
+
+struct keeper {
+    struct keeper_options options;
+    pthread_t thread;
+    bool started;
+    struct queue *queue; /* holds a fixed name's lock */
+    /* when each was done last; the thread's own */
+    int64_t advanced_ns, measured_ns, named_ns;
+    uint64_t seen_steps;
+
+    _Atomic bool stops, gave_up, work_is_over;
+    _Atomic int64_t last_tick_ns;
+};
+
+static void pause_ms(int ms)
+{
+    struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
+
+    nanosleep(&t, NULL);
+}
+
+static bool is_due(int64_t *last_ns, int every_ms)
+{
+    if (*last_ns != 0 && clock_ms_since(*last_ns) < every_ms)
+        return false;
+    *last_ns = clock_now_ns();
+    return true;
+}
+
+/* Whether the work stands still for too long. */
+static bool hangs(struct keeper *k)
+{
+    const struct keeper_options *o = &k->options;
+    uint64_t steps = atomic_load(&o->vitals->advances) + engine_steps(o->engine);
+
+    if (steps != k->seen_steps) {
+        k->seen_steps = steps;
+        k->advanced_ns = clock_now_ns();
+    }
+    if (atomic_load(&k->work_is_over) || clock_ms_since(k->advanced_ns) <= o->hang_ms)
+        return false;
+    if (!atomic_exchange(&k->gave_up, true))
+        log_error("engine_hangs", "ms=%.0f", clock_ms_since(k->advanced_ns));
+    return true;
+}
+
+static void renew_leases(struct keeper *k)
+{
+    const struct keeper_options *o = &k->options;
+    struct claimed_job jobs[HAND_MAX];
+    enum lease_answer answers[HAND_MAX];
+    struct error err = {0};
+    size_t n;
+
+    if (clock_ms_since(hand_renewed_ns(o->hand)) < o->lease_ms / 3 ||
+        (n = hand_copy_open(o->hand, jobs)) == 0)
+        return;
+    if (vitals_note_queue(o->vitals, queue_renew(k->queue, jobs, n, o->lease_ms, answers, &err),
+                          &err) == OK)
+        hand_note_answers(o->hand, jobs, answers, n);
+}
+
+static void measure_queue(struct keeper *k)
+{
+    struct metric *metrics = k->options.vitals->metrics;
+    struct queue_depth depth;
+    struct error err = {0};
+
+    if (vitals_note_queue(k->options.vitals, queue_depth(k->queue, &depth, &err), &err) != OK)
+        return;
+    metric_set(&metrics[M_WAITING], depth.waiting);
+    metric_set(&metrics[M_DELAYED], depth.delayed);
+    metric_set(&metrics[M_LEASED], depth.leased);
+    metric_set(&metrics[M_DEAD], depth.dead);
+    metric_set(&metrics[M_WAITING_TOKENS], depth.waiting_tokens);
+    metric_set(&metrics[M_OLDEST_WAIT], depth.oldest_wait_ms);
+    metric_set(&metrics[M_ENGINES], depth.engines);
+}
+
+/* Another engine can only have the name when we did not get to renew it for long: we go. */
+static void renew_name(struct keeper *k)
+{
+    const struct keeper_options *o = &k->options;
+    struct error err = {0};
+    int64_t n_back;
+    int rc = queue_take_name(k->queue, o->owner, o->lease_ms, &n_back, &err);
+
+    vitals_note_queue(o->vitals, rc == ERR_BUSY ? OK : rc, &err);
+    if (rc == ERR_BUSY && !atomic_exchange(&k->gave_up, true))
+        log_error("name_lost", "owner=%s", o->owner);
+}
+
+static void *keeper_main(void *arg)
+{
+    struct keeper *k = arg;
+    const struct keeper_options *o = &k->options;
+
+    while (!atomic_load(&k->stops)) {
+        atomic_store(&k->last_tick_ns, clock_now_ns());
+        if (!hangs(k))
+            renew_leases(k);
+        if (o->owner_is_fixed && is_due(&k->named_ns, o->lease_ms / 3))
+            renew_name(k);
+        if (is_due(&k->measured_ns, DEPTH_EVERY_MS))
+            measure_queue(k);
+        pause_ms(TICK_MS);
+    }
+    return NULL;
+}
+
+/* A fixed name belongs to one live engine. Its former self may have died a moment ago: its lock
+ * then ends by itself, which is waited for. */
+static int take_name(struct keeper *k, struct error *err)
+{
+    const struct keeper_options *o = &k->options;
+    int64_t start = clock_now_ns(), n_back = 0;
+    int rc;
+
+    for (;;) {
+        struct error why = {0};
+        rc = queue_take_name(k->queue, o->owner, o->lease_ms, &n_back, &why);
+        if (rc != ERR_BUSY || clock_ms_since(start) > 1.5 * o->lease_ms) {
+            if (rc != OK)
+                return error_set(err, why.code, "%s", why.text);
+            break;
+        }
+        pause_ms(TICK_MS);
+    }
+    if (n_back > 0)
+        log_info("jobs_taken_back", "owner=%s jobs=%lld", o->owner, (long long)n_back);
+    return OK;
+}
+
+int keeper_start(struct keeper **out, const struct keeper_options *options, struct error *err)
+{
+    struct keeper *k;
+    int rc;
+
+    *out = NULL;
+    if ((k = calloc(1, sizeof(*k))) == NULL)
+        return error_set(err, ERR_MEM, "keeper: no memory");
+    k->options = *options;
+    if ((rc = queue_open(&k->queue, options->queue_url, options->base, options->redis_timeout_ms,
+                         err)) != OK ||
+        (options->owner_is_fixed && (rc = take_name(k, err)) != OK))
+        goto out;
+    k->advanced_ns = k->named_ns = clock_now_ns();
+    atomic_store(&k->last_tick_ns, clock_now_ns());
+    if (pthread_create(&k->thread, NULL, keeper_main, k) != 0) {
+        rc = error_set(err, ERR_MEM, "keeper: cannot start a thread");
+        goto out;
+    }
+    k->started = true;
+    *out = k;
+    k = NULL;
+out:
+    keeper_stop(k);
+    return rc;
+}
+
+void keeper_expect_nothing(struct keeper *k)
+{
+    atomic_store(&k->work_is_over, true);
+}
+
+void keeper_stop(struct keeper *k)
+{
+    if (k == NULL)
+        return;
+    atomic_store(&k->stops, true);
+    if (k->started)
+        pthread_join(k->thread, NULL);
+    if (k->options.owner_is_fixed && k->queue != NULL) /* the next one need not wait for it */
+        queue_drop_name(k->queue, k->options.owner, NULL);
+    queue_close(k->queue);
+    free(k);
+}
+
+bool keeper_gave_up(struct keeper *k)
+{
+    return atomic_load(&k->gave_up);
+}
+
+double keeper_tick_ms(struct keeper *k)
+{
+    return clock_ms_since(atomic_load(&k->last_tick_ns));
+}

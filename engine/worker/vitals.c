@@ -1,0 +1,56 @@
+#include "engine/worker/vitals.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+static const struct metric metric_rows[N_METRICS] = {
+    [M_DONE] =
+        METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"done\"", "jobs by what became of them"),
+    [M_CACHED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"cached\"", ""),
+    [M_FAILED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"failed\"", ""),
+    [M_STALE] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"stale\"", ""),
+    [M_CANCELLED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"cancelled\"", ""),
+    [M_RELEASED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"released\"", ""),
+    [M_BATCHES] = METRIC(METRIC_COUNTER, "pe_batches_total", NULL, "batches encoded"),
+    [M_TOKENS] = METRIC(METRIC_COUNTER, "pe_tokens_total", NULL, "tokens encoded"),
+    [M_HALVED] = METRIC(METRIC_COUNTER, "pe_batches_halved_total", NULL,
+                        "batches that failed and were tried in halves"),
+    [M_QUEUE_ERRORS] = METRIC(METRIC_COUNTER, "pe_redis_errors_total", "role=\"queue\"",
+                              "calls to Redis that failed"),
+    [M_CACHE_ERRORS] = METRIC(METRIC_COUNTER, "pe_redis_errors_total", "role=\"cache\"", ""),
+    [M_IN_HAND] = METRIC(METRIC_GAUGE, "pe_jobs_in_hand", NULL, "jobs this engine holds"),
+    [M_WAITING] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"waiting\"", "jobs in the queue"),
+    [M_DELAYED] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"delayed\"", ""),
+    [M_LEASED] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"leased\"", ""),
+    [M_DEAD] = METRIC(METRIC_GAUGE, "pe_queue_jobs", "state=\"dead\"", ""),
+    [M_WAITING_TOKENS] = METRIC(METRIC_GAUGE, "pe_queue_tokens", NULL, "tokens that wait"),
+    [M_OLDEST_WAIT] = METRIC(METRIC_GAUGE, "pe_queue_oldest_wait_milliseconds", NULL,
+                             "how long the oldest job waits"),
+    [M_ENGINES] = METRIC(METRIC_GAUGE, "pe_engines", NULL, "engines of this model that are alive"),
+    [M_ENCODE] = METRIC(METRIC_HISTOGRAM, "pe_batch_seconds", NULL, "encoding a batch"),
+    [M_STORE] = METRIC(METRIC_HISTOGRAM, "pe_store_seconds", NULL, "storing a result"),
+};
+
+void vitals_init(struct vitals *v)
+{
+    memset(v, 0, sizeof(*v));
+    memcpy(v->metrics, metric_rows, sizeof(v->metrics));
+}
+
+void vitals_advance(struct vitals *v)
+{
+    atomic_fetch_add(&v->advances, 1);
+}
+
+int vitals_note_queue(struct vitals *v, int rc, const struct error *err)
+{
+    if (rc == OK) {
+        atomic_store(&v->last_contact_ns, clock_now_ns());
+        return OK;
+    }
+    metric_add(&v->metrics[M_QUEUE_ERRORS], 1);
+    log_warn("queue_error", "text=\"%s\"", err->text);
+    return rc;
+}
