@@ -30,6 +30,17 @@ struct file_writer {
     char temp[PATH_MAX];
 };
 
+static struct file_identity identity_of(const struct stat *st)
+{
+    return (struct file_identity){
+        .device = (uint64_t)st->st_dev,
+        .inode = (uint64_t)st->st_ino,
+        .size = (uint64_t)st->st_size,
+        .modified_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
+        .changed_ns = (int64_t)st->st_ctim.tv_sec * 1000000000 + st->st_ctim.tv_nsec,
+    };
+}
+
 int file_map_open(struct file_map *out, const char *path, struct error *err)
 {
     struct stat st;
@@ -48,12 +59,14 @@ int file_map_open(struct file_map *out, const char *path, struct error *err)
                        S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
         goto out;
     }
+    out->identity = identity_of(&st);
     if (st.st_size == 0)
         goto out; /* mmap refuses an empty file; to us it is one of no bytes */
     data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) {
         rc = error_set(err, ERR_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
                        strerror(errno));
+        *out = (struct file_map){0};
         goto out;
     }
     out->data = data;
@@ -112,6 +125,35 @@ bool file_is_directory(const char *path)
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;
+}
+
+int file_identify(struct file_identity *out, const char *path, struct error *err)
+{
+    struct stat st;
+
+    if (stat(path, &st) != 0)
+        return error_set(err, ERR_IO, "%s: %s", path, strerror(errno));
+    *out = identity_of(&st);
+    return OK;
+}
+
+int file_make_folder(const char *path, struct error *err)
+{
+    char part[PATH_MAX];
+    size_t len = strlen(path);
+
+    if (len >= sizeof(part))
+        return error_set(err, ERR_SIZE, "%.100s...: the path is too long", path);
+    for (size_t i = 1; i <= len; i++)
+        if (path[i] == '/' || path[i] == '\0') {
+            memcpy(part, path, i);
+            part[i] = '\0';
+            if (mkdir(part, 0700) != 0 && errno != EEXIST)
+                return error_set(err, ERR_IO, "%s: %s", part, strerror(errno));
+        }
+    if (!file_is_directory(path))
+        return error_set(err, ERR_IO, "%s: is no directory", path);
+    return OK;
 }
 
 int file_join(char *out, size_t cap, const char *dir, const char *name, struct error *err)

@@ -11,9 +11,17 @@
 #include "base/buf.h"
 #include "base/error.h"
 
+/* Which file it is, and which writing of it: two that are the same hold the same bytes, unless the
+ * clock stood still between two writings. */
+struct file_identity {
+    uint64_t device, inode, size;
+    int64_t modified_ns, changed_ns; /* Unix time: of the bytes, and of anything about it */
+};
+
 struct file_map {
-    const uint8_t *data; /* NULL when the file is empty */
-    size_t size;         /* bytes */
+    const uint8_t *data;           /* NULL when the file is empty */
+    size_t size;                   /* bytes */
+    struct file_identity identity; /* of what is mapped, whatever has its name by now */
 };
 
 /* ERR_IO: no such file, no permission, or not a regular file. */
@@ -39,5 +47,9 @@ int file_write_text(const char *path, const char *text, struct error *err);
 
 bool file_is_directory(const char *path);
 bool file_exists(const char *path);
+/* Of what lies at `path` now. ERR_IO: nothing does. */
+int file_identify(struct file_identity *out, const char *path, struct error *err);
+/* Makes a folder and those it lies in, for its owner alone, where they are missing. */
+int file_make_folder(const char *path, struct error *err);
 /* "dir/name" into `out`; ERR_SIZE when it does not fit. */
 int file_join(char *out, size_t cap, const char *dir, const char *name, struct error *err);

@@ -86,23 +86,6 @@ struct up {
 
 /* ---- the state folder ---- */
 
-static int make_folder(const char *path, struct error *err)
-{
-    char part[PATH_MAX];
-    size_t len = strlen(path);
-
-    for (size_t i = 1; i <= len; i++)
-        if (path[i] == '/' || path[i] == '\0') {
-            memcpy(part, path, i);
-            part[i] = '\0';
-            if (mkdir(part, 0700) != 0 && errno != EEXIST)
-                return error_set(err, ERR_IO, "%s: %s", part, strerror(errno));
-        }
-    if (!file_is_directory(path))
-        return error_set(err, ERR_IO, "%s: is no directory", path);
-    return OK;
-}
-
 /* A path as addresses have it: what means something there as %XX. */
 static void escape_path(char *out, const char *path)
 {
@@ -128,7 +111,7 @@ static int choose_state(struct up *u, struct error *err)
         snprintf(chosen, sizeof(chosen), "%s/.local/state/prompt-encoder", home);
     else
         return error_set(err, ERR_INPUT, "no home directory: give --state DIR");
-    if ((rc = make_folder(chosen, err)) != OK)
+    if ((rc = file_make_folder(chosen, err)) != OK)
         return rc;
     if (realpath(chosen, absolute) == NULL)
         return error_set(err, ERR_IO, "%s: %s", chosen, strerror(errno));
@@ -209,7 +192,7 @@ static int describe_redis(struct up *u, int which, const char *name, int64_t mb,
 
     name_child(u, which, name);
     snprintf(folder, sizeof(folder), "%s/%s", u->state, name);
-    if ((rc = make_folder(folder, err)) != OK)
+    if ((rc = file_make_folder(folder, err)) != OK)
         return rc;
     const char *const words[][2] = {
         {"--port", "0"},

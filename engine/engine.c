@@ -277,7 +277,7 @@ uint64_t engine_steps(const struct engine *e)
 int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
                           struct error *err)
 {
-    return model_file_digest(e->file, e->n_threads, digest, err);
+    return model_file_cached_digest(e->file, e->n_threads, digest, err);
 }
 
 void engine_result_free(struct engine_result *result)

@@ -1,15 +1,28 @@
 /* digest.c - see digest.h. Threads take tensors as they come; SHA-256 is GnuTLS's. */
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "engine/files/digest.h"
 
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { SHA256_BYTES = 32, MAX_THREADS = 64 };
+#include "engine/files/digest_cache.h"
+
+enum {
+    SHA256_BYTES = 32,
+    MAX_THREADS = 64,
+    FILES_TEXT_MAX = 1 << 19,
+    /* a file system's clock may stand still for so long: a file written within it may be written
+     * again without a trace */
+    CLOCK_NS = 2000000000
+};
 
 struct job {
     const struct tensor *const *tensors;
@@ -101,5 +114,61 @@ int model_file_digest(const struct model_file *m, int n_threads, char digest[MOD
 out:
     free(tensors);
     free(j.sums);
+    return rc;
+}
+
+/* Which files the digest is of, a line each; `model` becomes the first one's path. `as_opened`:
+ * what is open here, else what lies there now. *newest_ns is when one of them was written last. */
+static int describe_files(struct buf *out, char model[PATH_MAX], int64_t *newest_ns,
+                          const struct model_file *m, bool as_opened, struct error *err)
+{
+    char path[PATH_MAX], real[PATH_MAX];
+    int rc;
+
+    *newest_ns = 0;
+    for (size_t i = 0; i < model_file_n_sources(m); i++) {
+        struct file_identity id;
+        if ((rc = model_file_source_at(m, i, path, sizeof(path), &id, err)) != OK ||
+            (!as_opened && (rc = file_identify(&id, path, err)) != OK))
+            return rc;
+        if (realpath(path, real) == NULL)
+            return error_set(err, ERR_IO, "%s: no such path", path);
+        if ((rc = buf_printf(
+                 out, err, "%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 "\n", real,
+                 id.device, id.inode, id.size, id.modified_ns, id.changed_ns)) != OK)
+            return rc;
+        if (i == 0)
+            memcpy(model, real, strlen(real) + 1);
+        if (id.changed_ns > *newest_ns)
+            *newest_ns = id.changed_ns;
+    }
+    return OK;
+}
+
+int model_file_cached_digest(const struct model_file *m, int n_threads,
+                             char digest[MODEL_DIGEST_SIZE], struct error *err)
+{
+    struct buf opened = {.max = FILES_TEXT_MAX}, now = {.max = FILES_TEXT_MAX};
+    char model[PATH_MAX];
+    struct timespec clock;
+    int64_t newest_ns, start_ns;
+    bool known;
+    int rc = OK;
+
+    clock_gettime(CLOCK_REALTIME, &clock);
+    start_ns = (int64_t)clock.tv_sec * 1000000000 + clock.tv_nsec;
+    known = describe_files(&opened, model, &newest_ns, m, true, NULL) == OK;
+    if (known && digest_cache_find(model, opened.data, digest))
+        goto out;
+    if ((rc = model_file_digest(m, n_threads, digest, err)) != OK)
+        goto out;
+    /* what was written to meanwhile has no digest that could be kept */
+    if (known && start_ns - newest_ns > CLOCK_NS &&
+        describe_files(&now, model, &newest_ns, m, false, NULL) == OK &&
+        strcmp(now.data, opened.data) == 0)
+        digest_cache_keep(model, opened.data, digest);
+out:
+    buf_free(&opened);
+    buf_free(&now);
     return rc;
 }

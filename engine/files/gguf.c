@@ -461,7 +461,7 @@ int gguf_parse(struct gguf **out, const void *data, size_t size, const char *nam
                struct error *err)
 {
     *out = NULL;
-    return create(out, (struct file_map){data, size}, false, name, err);
+    return create(out, (struct file_map){.data = data, .size = size}, false, name, err);
 }
 
 void gguf_close(struct gguf *g)
@@ -485,6 +485,11 @@ void gguf_close(struct gguf *g)
 bool gguf_recognise(const void *data, size_t size)
 {
     return size >= 4 && memcmp(data, "GGUF", 4) == 0;
+}
+
+const struct file_identity *gguf_identity(const struct gguf *g)
+{
+    return &g->map.identity;
 }
 
 const char *gguf_name(const struct gguf *g)

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file.h"
 #include "engine/files/tensor.h"
 
 struct gguf;
@@ -26,6 +27,7 @@ void gguf_close(struct gguf *g); /* NULL is fine */
 bool gguf_recognise(const void *data, size_t size);
 
 const char *gguf_name(const struct gguf *g); /* the last part of its path */
+const struct file_identity *gguf_identity(const struct gguf *g);
 uint32_t gguf_version(const struct gguf *g); /* 2 or 3 */
 
 size_t gguf_n_tensors(const struct gguf *g);

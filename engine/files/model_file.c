@@ -16,6 +16,8 @@
 #include "tokenizer/tokenizer.h"
 
 #define EMBEDDING  "embed_tokens.weight"
+#define SINGLE     "model.safetensors"
+#define INDEX      "model.safetensors.index.json"
 #define PREFIX_MAX 64 /* bytes */
 #define NAME_CAP   256
 
@@ -138,27 +140,26 @@ static int open_config(struct model_file *m, struct error *err)
 /* One file or its shards; where both lie, the one file, as transformers chooses. */
 static int open_directory(struct model_file *m, struct error *err)
 {
-    static const char one[] = "model.safetensors", many[] = "model.safetensors.index.json";
     char single[PATH_MAX], index[PATH_MAX];
     int rc;
 
     if ((rc = open_config(m, err)) != OK ||
-        (rc = file_join(single, sizeof(single), m->path, one, err)) != OK ||
-        (rc = file_join(index, sizeof(index), m->path, many, err)) != OK)
+        (rc = file_join(single, sizeof(single), m->path, SINGLE, err)) != OK ||
+        (rc = file_join(index, sizeof(index), m->path, INDEX, err)) != OK)
         return rc;
     if (file_exists(single)) {
-        m->where = one;
+        m->where = SINGLE;
         if ((rc = safetensors_open(&m->single, single, err)) != OK)
             return rc;
         snprintf(m->format, sizeof(m->format), "safetensors");
     } else if (file_exists(index)) {
-        m->where = many;
+        m->where = INDEX;
         if ((rc = safetensors_index_open(&m->shards, index, err)) != OK)
             return rc;
         snprintf(m->format, sizeof(m->format), "safetensors, %zu shards",
                  safetensors_index_n_shards(m->shards));
     } else {
-        return error_set(err, ERR_IO, "%s: holds neither %s nor %s", m->path, one, many);
+        return error_set(err, ERR_IO, "%s: holds neither %s nor %s", m->path, SINGLE, INDEX);
     }
     return find_prefix(m, err);
 }
@@ -464,4 +465,26 @@ const struct tensor *model_file_tensor_at(const struct model_file *m, size_t i)
 const char *model_file_format(const struct model_file *m)
 {
     return m->format;
+}
+
+size_t model_file_n_sources(const struct model_file *m)
+{
+    return m->shards == NULL ? 1 : 1 + safetensors_index_n_shards(m->shards);
+}
+
+int model_file_source_at(const struct model_file *m, size_t i, char *path, size_t cap,
+                         struct file_identity *opened, struct error *err)
+{
+    const char *name = i == 0 ? m->where : safetensors_index_shard_at(m->shards, i - 1);
+
+    if (m->gguf != NULL) {
+        *opened = *gguf_identity(m->gguf);
+        return snprintf(path, cap, "%s", m->path) < (int)cap
+                   ? OK
+                   : error_set(err, ERR_SIZE, "%.100s...: the path is too long", m->path);
+    }
+    *opened = m->single != NULL ? *safetensors_identity(m->single)
+              : i == 0          ? *safetensors_index_identity(m->shards)
+                                : *safetensors_index_shard_identity(m->shards, i - 1);
+    return file_join(path, cap, m->path, name, err);
 }

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/file.h"
 #include "engine/files/gemma_config.h"
 #include "engine/files/tensor.h"
 
@@ -42,6 +43,12 @@ int model_file_load_tokenizer(struct tokenizer **out, const char *path, struct e
 size_t model_file_n_tensors(const struct model_file *m);
 const struct tensor *model_file_tensor_at(const struct model_file *m, size_t i);
 const char *model_file_format(const struct model_file *m); /* "gguf v3", "safetensors, 5 shards" */
+
+/* The files that decide the tensors: where each lies, and which writing of it is open. ERR_SIZE:
+ * its path does not fit. */
+size_t model_file_n_sources(const struct model_file *m);
+int model_file_source_at(const struct model_file *m, size_t i, char *path, size_t cap,
+                         struct file_identity *opened, struct error *err);
 
 enum model_file_kind {
     MODEL_FILE_DIRECTORY,

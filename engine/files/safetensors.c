@@ -274,7 +274,7 @@ int safetensors_parse(struct safetensors **out, const void *data, size_t size, c
                       struct error *err)
 {
     *out = NULL;
-    return create(out, (struct file_map){data, size}, false, name, err);
+    return create(out, (struct file_map){.data = data, .size = size}, false, name, err);
 }
 
 void safetensors_close(struct safetensors *s)
@@ -295,6 +295,11 @@ bool safetensors_recognise(const void *data, size_t size)
     const uint8_t *bytes = data;
 
     return size > 8 && load_u64(bytes) <= HEADER_MAX && bytes[8] == '{';
+}
+
+const struct file_identity *safetensors_identity(const struct safetensors *s)
+{
+    return &s->map.identity;
 }
 
 size_t safetensors_n_tensors(const struct safetensors *s)

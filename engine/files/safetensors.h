@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/file.h"
 #include "engine/files/tensor.h"
 
 struct safetensors;
@@ -23,6 +24,7 @@ void safetensors_close(struct safetensors *s); /* NULL is fine */
 /* Whether the bytes begin as a safetensors file does; says nothing about the rest. */
 bool safetensors_recognise(const void *data, size_t size);
 
+const struct file_identity *safetensors_identity(const struct safetensors *s);
 size_t safetensors_n_tensors(const struct safetensors *s);
 const struct tensor *safetensors_tensor_at(const struct safetensors *s, size_t i); /* file order */
 /* NULL when there is none of that name. */

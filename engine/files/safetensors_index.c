@@ -22,6 +22,7 @@ struct entry {
 
 struct safetensors_index {
     char *name;
+    struct file_identity identity; /* nothing when the bytes are borrowed */
     json_t *root;
     struct entry *entries; /* by tensor */
     size_t n_entries;
@@ -165,6 +166,7 @@ int safetensors_index_open(struct safetensors_index **out, const char *path, str
         return rc;
     if ((rc = safetensors_index_parse(&x, map.data, map.size, name, err)) != OK)
         goto out;
+    x->identity = map.identity;
     if (directory_len > 1)
         directory_len--; /* its slash */
     if ((directory = strndup(path, directory_len)) == NULL) {
@@ -205,6 +207,17 @@ size_t safetensors_index_n_shards(const struct safetensors_index *x)
 const char *safetensors_index_shard_at(const struct safetensors_index *x, size_t i)
 {
     return i < x->n_shards ? x->shards[i] : NULL;
+}
+
+const struct file_identity *safetensors_index_identity(const struct safetensors_index *x)
+{
+    return &x->identity;
+}
+
+const struct file_identity *safetensors_index_shard_identity(const struct safetensors_index *x,
+                                                             size_t i)
+{
+    return safetensors_identity(x->files[i]);
 }
 
 size_t safetensors_index_n_tensors(const struct safetensors_index *x)

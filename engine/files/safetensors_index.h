@@ -5,6 +5,7 @@
 #pragma once
 #include <stddef.h>
 
+#include "base/file.h"
 #include "engine/files/tensor.h"
 
 struct safetensors_index;
@@ -21,6 +22,10 @@ void safetensors_index_close(struct safetensors_index *x); /* NULL is fine */
 
 size_t safetensors_index_n_shards(const struct safetensors_index *x);
 const char *safetensors_index_shard_at(const struct safetensors_index *x, size_t i); /* its name */
+/* Of the index itself, and of shard i. */
+const struct file_identity *safetensors_index_identity(const struct safetensors_index *x);
+const struct file_identity *safetensors_index_shard_identity(const struct safetensors_index *x,
+                                                             size_t i);
 
 /* The tensors of the map, in the order of their names. */
 size_t safetensors_index_n_tensors(const struct safetensors_index *x);

@@ -1,0 +1,202 @@
+/* The digest of a model's weights, and when an old one may stand for it. */
+#include "engine/files/digest.h"
+
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "engine/files/digest_cache.h"
+#include "tests/check.h"
+
+#define CACHE  PE_SCRATCH_DIR "/digest-cache"
+#define FOLDER PE_SCRATCH_DIR "/digest-model"
+#define FILES  "/model 1 2 3 4 5\n"
+
+static struct error err;
+
+static const char *const one = "1111111111111111111111111111111111111111111111111111111111111111";
+static const char *const two = "2222222222222222222222222222222222222222222222222222222222222222";
+
+/* The shell is at hand for what C has no call for. */
+static void shell(const char *command)
+{
+    if (system(command) != 0)
+        CHECK_FAIL("%s", command);
+}
+
+static void empty_cache(void)
+{
+    shell("rm -rf " CACHE);
+}
+
+static void copy_model(void)
+{
+    shell("rm -rf " FOLDER " && cp -r " PE_TESTS_DIR "/golden/gemma3-tiny " FOLDER);
+}
+
+/* Past the time within which a file may be written again without a trace. */
+static void wait_for_the_clock(void)
+{
+    const struct timespec t = {2, 100000000};
+
+    nanosleep(&t, NULL);
+}
+
+static void digest_of(char digest[MODEL_DIGEST_SIZE], const char *path, bool cached)
+{
+    struct model_file *m;
+
+    CHECK_OK(model_file_open(&m, path, &err));
+    if (cached)
+        CHECK_OK(model_file_cached_digest(m, 2, digest, &err));
+    else
+        CHECK_OK(model_file_digest(m, 2, digest, &err));
+    model_file_close(m);
+}
+
+/* The only file in the cache's folder. */
+static void entry_path(char out[1024])
+{
+    FILE *f = popen("echo " CACHE "/prompt-encoder/*.digest", "r");
+
+    CHECK(f != NULL && fgets(out, 1024, f) != NULL);
+    pclose(f);
+    out[strcspn(out, "\n")] = '\0';
+}
+
+static bool has_entry(void)
+{
+    char path[1024];
+
+    entry_path(path);
+    return file_exists(path);
+}
+
+/* ---- the cache ---- */
+
+static void what_was_kept_is_found(void)
+{
+    char got[DIGEST_CACHE_SIZE];
+
+    empty_cache();
+    CHECK(!digest_cache_find("/model", FILES, got));
+    digest_cache_keep("/model", FILES, one);
+    CHECK(digest_cache_find("/model", FILES, got));
+    CHECK_TEXT(got, one);
+    CHECK(!digest_cache_find("/other", FILES, got));
+    CHECK(!digest_cache_find("/model", "/model 1 2 3 4 6\n", got));
+    CHECK(!digest_cache_find("/model", FILES FILES, got));
+    CHECK(!digest_cache_find("/model", "", got));
+    digest_cache_keep("/model", FILES, two); /* takes its place */
+    CHECK(digest_cache_find("/model", FILES, got));
+    CHECK_TEXT(got, two);
+}
+
+static void a_damaged_one_is_none(void)
+{
+    struct buf entry = {.max = 4096};
+    char path[1024], got[DIGEST_CACHE_SIZE], cut[4096];
+
+    empty_cache();
+    digest_cache_keep("/model", FILES, one);
+    entry_path(path);
+    CHECK_OK(file_read(&entry, path, &err));
+    for (size_t i = 0; i < entry.len; i++) {
+        entry.data[i] ^= 1;
+        CHECK_OK(file_write_text(path, entry.data, &err));
+        CHECK(!digest_cache_find("/model", FILES, got));
+        entry.data[i] ^= 1;
+        memcpy(cut, entry.data, i);
+        cut[i] = '\0';
+        CHECK_OK(file_write_text(path, cut, &err));
+        CHECK(!digest_cache_find("/model", FILES, got));
+    }
+    CHECK_OK(file_write_text(path, entry.data, &err));
+    CHECK(digest_cache_find("/model", FILES, got));
+    buf_free(&entry);
+}
+
+/* ---- models ---- */
+
+static void it_is_that_of_a_fresh_hash(void)
+{
+    char fresh[MODEL_DIGEST_SIZE], got[MODEL_DIGEST_SIZE];
+
+    empty_cache();
+    copy_model();
+    digest_of(fresh, FOLDER, false);
+    digest_of(got, FOLDER, true);
+    CHECK_TEXT(got, fresh);
+    CHECK(!has_entry()); /* it may be written to without a trace */
+    wait_for_the_clock();
+    digest_of(got, FOLDER, true);
+    CHECK_TEXT(got, fresh);
+    CHECK(has_entry());
+    digest_of(got, FOLDER, true);
+    CHECK_TEXT(got, fresh);
+}
+
+static void a_known_one_costs_no_reading(void)
+{
+    char want[MODEL_DIGEST_SIZE], got[MODEL_DIGEST_SIZE];
+    struct model_file *m;
+
+    copy_model();
+    wait_for_the_clock();
+    digest_of(want, FOLDER, true);
+    CHECK_OK(model_file_open(&m, FOLDER, &err));
+    CHECK(truncate(FOLDER "/model.safetensors", 0) == 0); /* whoever reads it now gets SIGBUS */
+    CHECK_OK(model_file_cached_digest(m, 1, got, &err));
+    CHECK_TEXT(got, want);
+    model_file_close(m);
+}
+
+static void a_changed_file_is_hashed_anew(void)
+{
+    char first[MODEL_DIGEST_SIZE], fresh[MODEL_DIGEST_SIZE], got[MODEL_DIGEST_SIZE];
+    FILE *f;
+
+    copy_model();
+    wait_for_the_clock();
+    digest_of(first, FOLDER, true);
+    /* the same size, and a time of writing set back to what it was */
+    shell("touch -r " FOLDER "/model.safetensors " PE_SCRATCH_DIR "/digest-time");
+    CHECK((f = fopen(FOLDER "/model.safetensors", "r+b")) != NULL);
+    CHECK(fseek(f, -1, SEEK_END) == 0 && fputc(0x3f, f) != EOF && fclose(f) == 0);
+    shell("touch -r " PE_SCRATCH_DIR "/digest-time " FOLDER "/model.safetensors");
+    digest_of(fresh, FOLDER, false);
+    CHECK(strcmp(fresh, first) != 0);
+    digest_of(got, FOLDER, true);
+    CHECK_TEXT(got, fresh);
+    /* another file of the same bytes as the first has the first's digest */
+    copy_model();
+    digest_of(got, FOLDER, true);
+    CHECK_TEXT(got, first);
+}
+
+static void without_a_folder_it_is_hashed(void)
+{
+    char fresh[MODEL_DIGEST_SIZE], got[MODEL_DIGEST_SIZE];
+
+    setenv("XDG_CACHE_HOME", "/proc/none", 1);
+    digest_of(fresh, PE_TESTS_DIR "/golden/gemma3-tiny", false);
+    digest_of(got, PE_TESTS_DIR "/golden/gemma3-tiny", true);
+    CHECK_TEXT(got, fresh);
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("HOME");
+    digest_of(got, PE_TESTS_DIR "/golden/gemma3-tiny", true);
+    CHECK_TEXT(got, fresh);
+}
+
+int main(void)
+{
+    setenv("XDG_CACHE_HOME", CACHE, 1);
+    RUN(what_was_kept_is_found);
+    RUN(a_damaged_one_is_none);
+    RUN(it_is_that_of_a_fresh_hash);
+    RUN(a_known_one_costs_no_reading);
+    RUN(a_changed_file_is_hashed_anew);
+    RUN(without_a_folder_it_is_hashed);
+    return check_result();
+}
