@@ -9,13 +9,20 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 
-enum { STEADY_MS = 60000, BACKOFF_MIN_MS = 500, BACKOFF_MAX_MS = 30000, TICK_MS = 20 };
+enum {
+    STEADY_MS = 60000,
+    BACKOFF_MIN_MS = 500,
+    BACKOFF_MAX_MS = 30000,
+    TICK_MS = 20,
+    WORDS_MAX = 2048 /* bytes from a log's end in which its last line is looked for */
+};
 
 int child_arg(struct child *c, struct error *err, const char *fmt, ...)
 {
@@ -55,14 +62,46 @@ static void become(const struct child *c, int log, int report, pid_t parent)
     _exit(EXIT_FAILURE);
 }
 
-int child_start(struct child *c, bool append, struct error *err)
+/* All of `from`, from its beginning, to `to`. */
+static int copy_log(int from, int to)
+{
+    char piece[65536];
+    ssize_t n, written;
+
+    while ((n = read(from, piece, sizeof(piece))) > 0)
+        for (ssize_t at = 0; at < n; at += written)
+            if ((written = write(to, piece + at, (size_t)(n - at))) < 0)
+                return errno;
+    return n < 0 ? errno : 0;
+}
+
+int child_rotate_log(const struct child *c, int64_t max_bytes, struct error *err)
+{
+    int from = -1, to = -1, why = 0;
+    char older[sizeof(c->log) + 2];
+    struct stat st;
+
+    if (stat(c->log, &st) != 0 || st.st_size <= max_bytes)
+        return OK; /* there is nothing to part with */
+    snprintf(older, sizeof(older), "%s.1", c->log);
+    if ((from = open(c->log, O_RDWR | O_CLOEXEC)) < 0 ||
+        (to = open(older, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) < 0 ||
+        (why = copy_log(from, to)) != 0 || ftruncate(from, 0) != 0)
+        why = why != 0 ? why : errno;
+    if (from >= 0)
+        close(from);
+    if (to >= 0 && close(to) != 0 && why == 0)
+        why = errno;
+    return why == 0 ? OK : error_set(err, ERR_IO, "%s: %s", older, strerror(why));
+}
+
+int child_start(struct child *c, struct error *err)
 {
     int log = -1, report[2] = {-1, -1}, why = 0, rc = OK;
     pid_t parent = getpid(), pid;
     ssize_t n;
 
-    if ((log = open(c->log, O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0600)) <
-        0) {
+    if ((log = open(c->log, O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600)) < 0) {
         rc = error_set(err, ERR_IO, "%s: %s", c->log, strerror(errno));
         goto out;
     }
@@ -130,14 +169,20 @@ void child_stop(struct child *c, int grace_ms)
 void child_last_words(const struct child *c, char *out, size_t cap)
 {
     FILE *f = fopen(c->log, "r");
-    char line[512];
+    char text[WORDS_MAX + 1], *line;
+    size_t n = 0;
 
     out[0] = '\0';
-    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        if (line[0] != '\0')
-            snprintf(out, cap, "%s", line);
-    }
-    if (f != NULL)
-        fclose(f);
+    if (f == NULL)
+        return;
+    if (fseeko(f, -WORDS_MAX, SEEK_END) != 0) /* it is shorter */
+        rewind(f);
+    n = fread(text, 1, WORDS_MAX, f);
+    fclose(f);
+    while (n > 0 && text[n - 1] == '\n')
+        n--;
+    text[n] = '\0';
+    for (line = text + n; line > text && line[-1] != '\n';)
+        line--;
+    snprintf(out, cap, "%s", line);
 }

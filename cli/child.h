@@ -26,9 +26,13 @@ struct child {
 /* Adds a word to the command line: a text, or flag and value. ERR_SIZE: too many. */
 int child_arg(struct child *c, struct error *err, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* Starts it; `append` keeps the log file's old content. ERR_IO: no such program; the sentence says
+/* Starts it; its messages go to the end of its log. ERR_IO: no such program; the sentence says
  * which. */
-int child_start(struct child *c, bool append, struct error *err);
+int child_start(struct child *c, struct error *err);
+
+/* A log of more than max_bytes begins anew, also under a running child; what it held becomes
+ * "<log>.1", over what that held. What is written in between may be lost. */
+int child_rotate_log(const struct child *c, int64_t max_bytes, struct error *err);
 
 /* Notes that it ended, and when it may start again: at once after a long life, later and later
  * after short ones. */

@@ -25,20 +25,18 @@
 #include "base/options.h"
 #include "cli/child.h"
 #include "cli/commands.h"
+#include "engine/engine_settings.h"
 #include "jobs/redis.h"
 
 struct settings {
-    const char *model, *model_id, *state, *listen, *admin_listen, *engine_admin_listen;
-    int backend, compute;
-    int64_t threads, cache_mb, queue_mb;
+    struct engine_settings engine;
+    const char *state, *listen, *admin_listen, *engine_admin_listen;
+    int64_t cache_mb, queue_mb;
 };
 
 #define FIELD(name) offsetof(struct settings, name)
 static const struct option options[] = {
-    {"model", 'm', "PE_MODEL", OPT_TEXT, FIELD(model), NULL, 0, 0, "PATH",
-     "model directory or GGUF file"},
-    {"model-id", 0, "PE_MODEL_ID", OPT_TEXT, FIELD(model_id), NULL, 0, 0, "NAME",
-     "what requests call it; default: the path's last part"},
+    ENGINE_OPTIONS(FIELD(engine)),
     {"listen", 0, "PE_LISTEN", OPT_TEXT, FIELD(listen), "127.0.0.1:8080", 0, 0,
      "ADDR:PORT|unix:PATH", "where to serve; port 0: a free one"},
     {"admin-listen", 0, "PE_ADMIN_LISTEN", OPT_TEXT, FIELD(admin_listen), "127.0.0.1:0", 0, 0,
@@ -47,12 +45,6 @@ static const struct option options[] = {
      "127.0.0.1:0", 0, 0, "ADDR:PORT", "the engine's; port 0: a free one"},
     {"state", 0, "PE_STATE", OPT_TEXT, FIELD(state), NULL, 0, 0, "DIR",
      "queue, key secret and logs; default: ~/.local/state/prompt-encoder"},
-    {"backend", 0, "PE_BACKEND", OPT_CHOICE, FIELD(backend), "cpu", 0, 0, "cpu|cuda|loops",
-     "what computes"},
-    {"compute", 0, "PE_COMPUTE", OPT_CHOICE, FIELD(compute), "float32", 0, 0, "float32|bfloat16",
-     "what matrix products compute in"},
-    {"threads", 0, "PE_THREADS", OPT_INT, FIELD(threads), "0", 0, 1024, "N",
-     "threads that compute; 0: one a core"},
     {"cache-mb", 0, "PE_CACHE_MB", OPT_INT, FIELD(cache_mb), "1024", 16, 1 << 20, "N",
      "memory for results"},
     {"queue-mb", 0, "PE_QUEUE_MB", OPT_INT, FIELD(queue_mb), "256", 16, 1 << 20, "N",
@@ -71,6 +63,7 @@ static const struct program program = {
 enum { QUEUE, CACHE, ENGINE, SERVICE, N_CHILDREN };
 static const int grace_ms[N_CHILDREN] = {5000, 5000, 110000, 45000};
 enum { SERVICE_LISTEN_ARG = 1 }; /* place in the service's command line */
+enum { LOG_MAX = 8 << 20, LOG_TICKS = 50 /* between two looks at the logs */ };
 enum { START_MS = 600000, REDIS_START_MS = 30000, TICK_MS = 100, SECRET_BYTES = 32 };
 
 struct up {
@@ -80,7 +73,9 @@ struct up {
     char programs[PATH_MAX];
     int lock;
     struct child children[N_CHILDREN];
-    char listen[300]; /* the service's --listen, with the port it got */
+    /* words of the command lines, with the ports that were got */
+    char listen[300], admin_listen[N_CHILDREN][300];
+    int admin_arg[N_CHILDREN]; /* place of --admin-listen in a command line */
     sigset_t signals;
 };
 
@@ -219,38 +214,39 @@ static int describe_redis(struct up *u, int which, const char *name, int64_t mb,
 }
 
 /* What engine and service are told alike. */
-static int describe_common(struct up *u, struct child *c, const char *admin, struct error *err)
+static int describe_common(struct up *u, int which, const char *admin, struct error *err)
 {
+    struct child *c = &u->children[which];
     int rc;
 
     if ((rc = child_arg(c, err, "--redis-queue=unix:%s/queue.sock", u->state_url)) != OK ||
-        (rc = child_arg(c, err, "--redis-cache=unix:%s/cache.sock", u->state_url)) != OK ||
-        (rc = child_arg(c, err, "--admin-listen=%s", admin)) != OK)
+        (rc = child_arg(c, err, "--redis-cache=unix:%s/cache.sock", u->state_url)) != OK)
+        return rc;
+    u->admin_arg[which] = c->argc;
+    if ((rc = child_arg(c, err, "--admin-listen=%s", admin)) != OK)
         return rc;
     return child_arg(c, err, "--ready-file=%s/%s.ready", u->state, c->name);
 }
 
 static int describe_engine(struct up *u, struct error *err)
 {
-    static const char *const backends[] = {"cpu", "cuda", "loops"};
-    static const char *const computes[] = {"float32", "bfloat16"};
     struct child *c = &u->children[ENGINE];
-    const struct settings *s = &u->settings;
+    const struct engine_settings *s = &u->settings.engine;
     int rc;
 
     name_child(u, ENGINE, "engine");
     if ((rc = child_arg(c, err, "%s/prompt-encoder-engine", u->programs)) != OK ||
         (rc = child_arg(c, err, "--model=%s", s->model)) != OK ||
         (s->model_id != NULL && (rc = child_arg(c, err, "--model-id=%s", s->model_id)) != OK) ||
-        (rc = child_arg(c, err, "--backend=%s", backends[s->backend])) != OK ||
-        (rc = child_arg(c, err, "--compute=%s", computes[s->compute])) != OK ||
+        (rc = child_arg(c, err, "--backend=%s", engine_settings_backend(s))) != OK ||
+        (rc = child_arg(c, err, "--compute=%s", engine_settings_compute(s))) != OK ||
         (rc = child_arg(c, err, "--threads=%lld", (long long)s->threads)) != OK ||
         /* one engine a state folder: it takes its old leases back at once */
         (rc = child_arg(c, err, "--name=up")) != OK ||
         /* and it is watched: a short lease makes its successor start sooner */
         (rc = child_arg(c, err, "--lease-ms=6000")) != OK)
         return rc;
-    return describe_common(u, c, s->engine_admin_listen, err);
+    return describe_common(u, ENGINE, u->settings.engine_admin_listen, err);
 }
 
 static int describe_service(struct up *u, struct error *err)
@@ -263,7 +259,7 @@ static int describe_service(struct up *u, struct error *err)
         (rc = child_arg(c, err, "--listen=%s", u->settings.listen)) != OK ||
         (rc = child_arg(c, err, "--key-secret-file=%s/key-secret", u->state)) != OK)
         return rc;
-    return describe_common(u, c, u->settings.admin_listen, err);
+    return describe_common(u, SERVICE, u->settings.admin_listen, err);
 }
 
 /* ---- starting ---- */
@@ -360,6 +356,25 @@ static void forget_ready(const struct up *u, int which)
     unlink(path);
 }
 
+/* A child that is started again must be found where it was. */
+static void pin_admin(struct up *u, int which, const char *address)
+{
+    char *word = u->admin_listen[which];
+
+    snprintf(word, sizeof(u->admin_listen[which]), "--admin-listen=%s", address);
+    u->children[which].argv[u->admin_arg[which]] = word;
+}
+
+/* The first start: of what it said when `up` ran before, one older log is kept. */
+static int start_child(struct up *u, int which, struct error *err)
+{
+    int rc;
+
+    if ((rc = child_rotate_log(&u->children[which], 0, err)) != OK)
+        return rc;
+    return child_start(&u->children[which], err);
+}
+
 static int start_all(struct up *u, bool *stop, struct error *err)
 {
     char engine[256] = "", service[256] = "", admin[256] = "";
@@ -370,7 +385,7 @@ static int start_all(struct up *u, bool *stop, struct error *err)
     forget_ready(u, SERVICE);
     fprintf(stderr, "state    %s\n", u->state);
     for (int i = QUEUE; i <= CACHE; i++)
-        if ((rc = child_start(&u->children[i], false, err)) != OK)
+        if ((rc = start_child(u, i, err)) != OK)
             return rc;
     for (int i = QUEUE; i <= CACHE && !*stop; i++)
         if ((rc = wait_for_redis(u, i, stop, err)) != OK)
@@ -379,20 +394,21 @@ static int start_all(struct up *u, bool *stop, struct error *err)
         return OK;
     fprintf(stderr, "queue    unix:%s/queue.sock\ncache    unix:%s/cache.sock, %lld MB\n", u->state,
             u->state, (long long)u->settings.cache_mb);
-    if ((rc = child_start(&u->children[ENGINE], false, err)) != OK ||
+    if ((rc = start_child(u, ENGINE, err)) != OK ||
         (rc = wait_for_ready(u, ENGINE, engine, sizeof(engine), admin, sizeof(admin), stop, err)) !=
             OK ||
         *stop)
         return rc;
-    fprintf(stderr, "engine   %s, ready in %.1f s; metrics http://%s/metrics\n", u->settings.model,
-            clock_ms_since(start) / 1e3, engine);
+    pin_admin(u, ENGINE, engine);
+    fprintf(stderr, "engine   %s, ready in %.1f s; metrics http://%s/metrics\n",
+            u->settings.engine.model, clock_ms_since(start) / 1e3, engine);
     /* after the engine: the service then knows the model from its first request on */
-    if ((rc = child_start(&u->children[SERVICE], false, err)) != OK ||
+    if ((rc = start_child(u, SERVICE, err)) != OK ||
         (rc = wait_for_ready(u, SERVICE, service, sizeof(service), admin, sizeof(admin), stop,
                              err)) != OK ||
         *stop)
         return rc;
-    /* started again, it must be found where it was */
+    pin_admin(u, SERVICE, admin);
     snprintf(u->listen, sizeof(u->listen), "--listen=%s", service);
     u->children[SERVICE].argv[SERVICE_LISTEN_ARG] = u->listen;
     fprintf(stderr, "service  metrics http://%s/metrics\n", admin);
@@ -417,16 +433,27 @@ static void reap(struct up *u)
     }
 }
 
+static void rotate_logs(struct up *u)
+{
+    for (int i = 0; i < N_CHILDREN; i++) {
+        struct error err = {0};
+        if (child_rotate_log(&u->children[i], LOG_MAX, &err) != OK)
+            fprintf(stderr, "the %s's log grows: %s\n", u->children[i].name, err.text);
+    }
+}
+
 static void watch(struct up *u)
 {
-    while (!interrupted(u)) {
+    for (int tick = 0; !interrupted(u); tick = (tick + 1) % LOG_TICKS) {
         reap(u);
+        if (tick == 0)
+            rotate_logs(u);
         for (int i = 0; i < N_CHILDREN; i++) {
             struct child *c = &u->children[i];
             struct error err = {0};
             if (c->pid != 0 || clock_now_ns() < c->restart_at_ns)
                 continue;
-            if (child_start(c, true, &err) != OK) {
+            if (child_start(c, &err) != OK) {
                 fprintf(stderr, "%s\n", err.text);
                 c->started_ns = clock_now_ns();
                 child_ended(c);
@@ -450,11 +477,12 @@ int command_up(int argc, char **argv, struct error *err)
         options_help(&program, stdout);
         goto out;
     }
-    if (n_rest > 0 || u->settings.model == NULL) {
-        rc = n_rest > 0 ? error_set(err, ERR_INPUT, "unknown argument '%s'", argv[1])
-                        : error_set(err, ERR_INPUT, "no model: give --model PATH or set PE_MODEL");
+    if (n_rest > 0) {
+        rc = error_set(err, ERR_INPUT, "unknown argument '%s'", argv[1]);
         goto out;
     }
+    if ((rc = engine_settings_check(&u->settings.engine, err)) != OK)
+        goto out;
     sigemptyset(&u->signals);
     sigaddset(&u->signals, SIGINT);
     sigaddset(&u->signals, SIGTERM);

@@ -10,35 +10,26 @@
 
 #include "base/admin.h"
 #include "base/clock.h"
-#include "base/cores.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "engine/engine.h"
+#include "engine/engine_settings.h"
 #include "engine/worker/registration.h"
 #include "engine/worker/worker.h"
 #include "jobs/cache.h"
 #include "jobs/queue.h"
 
 struct settings {
-    const char *model, *model_id, *redis_queue, *redis_cache, *admin_listen, *name, *ready_file;
-    int backend, compute, durability, log_level;
-    int64_t threads, budget_tokens, max_jobs, redis_timeout_ms, result_ttl_s, grace_s, hang_s,
-        lease_ms;
+    struct engine_settings engine;
+    const char *redis_queue, *redis_cache, *admin_listen, *name, *ready_file;
+    int durability, log_level;
+    int64_t budget_tokens, max_jobs, redis_timeout_ms, result_ttl_s, grace_s, hang_s, lease_ms;
 };
 
 #define FIELD(name) offsetof(struct settings, name)
 static const struct option options[] = {
-    {"model", 'm', "PE_MODEL", OPT_TEXT, FIELD(model), NULL, 0, 0, "PATH",
-     "model directory or GGUF file"},
-    {"model-id", 0, "PE_MODEL_ID", OPT_TEXT, FIELD(model_id), NULL, 0, 0, "NAME",
-     "what requests call it; default: the path's last part"},
-    {"backend", 0, "PE_BACKEND", OPT_CHOICE, FIELD(backend), "cpu", 0, 0, "cpu|cuda|loops",
-     "what computes"},
-    {"compute", 0, "PE_COMPUTE", OPT_CHOICE, FIELD(compute), "float32", 0, 0, "float32|bfloat16",
-     "what matrix products compute in"},
-    {"threads", 0, "PE_THREADS", OPT_INT, FIELD(threads), "0", 0, 1024, "N",
-     "threads that compute; 0: one a core"},
+    ENGINE_OPTIONS(FIELD(engine)),
     {"redis-queue", 0, "PE_REDIS_QUEUE", OPT_TEXT, FIELD(redis_queue), "redis://127.0.0.1:6379", 0,
      0, "URL", "Redis of the jobs: durable, never evicts"},
     {"redis-cache", 0, "PE_REDIS_CACHE", OPT_TEXT, FIELD(redis_cache), "redis://127.0.0.1:6380", 0,
@@ -146,15 +137,10 @@ static int check_redis(const struct settings *s, struct error *err)
 
 static int open_engine(struct engine **out, const struct settings *s, struct error *err)
 {
-    struct engine_options engine_options = {
-        .model = s->model,
-        .backend = (enum engine_backend)s->backend,
-        .compute = s->compute == 0 ? DTYPE_F32 : DTYPE_BF16,
-        .n_threads = s->threads > 0 ? (int)s->threads : cores_available(),
-        .max_batch_tokens =
-            s->budget_tokens > ENGINE_MAX_TOKENS ? (int)s->budget_tokens : ENGINE_MAX_TOKENS,
-    };
+    struct engine_options engine_options = engine_settings_options(&s->engine);
 
+    engine_options.max_batch_tokens =
+        s->budget_tokens > ENGINE_MAX_TOKENS ? (int)s->budget_tokens : ENGINE_MAX_TOKENS;
     return engine_open(out, &engine_options, err);
 }
 
@@ -191,11 +177,12 @@ int main(int argc, char **argv)
         options_help(&program, stdout);
         goto out;
     }
-    if (n_rest > 0 || settings.model == NULL) {
-        rc = n_rest > 0 ? error_set(&err, ERR_INPUT, "unknown argument '%s'", argv[1])
-                        : error_set(&err, ERR_INPUT, "no model: give --model PATH or set PE_MODEL");
+    if (n_rest > 0) {
+        rc = error_set(&err, ERR_INPUT, "unknown argument '%s'", argv[1]);
         goto out;
     }
+    if ((rc = engine_settings_check(&settings.engine, &err)) != OK)
+        goto out;
     if (2 * settings.redis_timeout_ms > settings.hang_s * 1000) {
         rc = error_set(&err, ERR_INPUT, "--redis-timeout-ms must be at most half of --hang");
         goto out;
@@ -206,10 +193,8 @@ int main(int argc, char **argv)
     if ((rc = check_redis(&settings, &err)) != OK ||
         (rc = open_engine(&engine, &settings, &err)) != OK ||
         (rc = registration_prove(engine, &err)) != OK ||
-        (rc = registration_publish(engine, settings.model, settings.model_id,
-                                   settings.compute == 0 ? "float32" : "bfloat16",
-                                   settings.redis_queue, (int)settings.redis_timeout_ms, &card,
-                                   &err)) != OK)
+        (rc = registration_publish(engine, &settings.engine, settings.redis_queue,
+                                   (int)settings.redis_timeout_ms, &card, &err)) != OK)
         goto out;
 
     if (settings.name == NULL)

@@ -1,6 +1,5 @@
 #include "engine/worker/registration.h"
 
-#include <ctype.h>
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
 #include <stdio.h>
@@ -12,6 +11,8 @@
 #include "tokenizer/tokenizer.h"
 
 enum { MAX_TOKENIZER = 64 << 20, SHA256_BYTES = 32 };
+
+_Static_assert((int)ENGINE_MODEL_ID_SIZE == (int)CARD_ID_SIZE, "a model's id is a card's");
 
 int registration_prove(struct engine *engine, struct error *err)
 {
@@ -31,27 +32,6 @@ int registration_prove(struct engine *engine, struct error *err)
     return rc;
 }
 
-/* A path's last part without its ending, other characters than [A-Za-z0-9._-] as '-'. */
-static int plain_name(char out[CARD_ID_SIZE], const char *path, struct error *err)
-{
-    size_t len = strlen(path), start;
-
-    while (len > 0 && path[len - 1] == '/')
-        len--;
-    for (start = len; start > 0 && path[start - 1] != '/';)
-        start--;
-    if (len - start > 5 && strncmp(path + len - 5, ".gguf", 5) == 0)
-        len -= 5;
-    if (len == start || len - start >= CARD_ID_SIZE)
-        return error_set(err, ERR_INPUT, "%s: give the model a name with --model-id", path);
-    for (size_t i = 0; i < len - start; i++) {
-        unsigned char c = (unsigned char)path[start + i];
-        out[i] = c < 0x80 && (isalnum(c) || strchr("._-", c) != NULL) ? (char)c : '-';
-    }
-    out[len - start] = '\0';
-    return OK;
-}
-
 static int sha256_hex(char out[CARD_DIGEST_SIZE], const void *data, size_t size, struct error *err)
 {
     unsigned char sum[SHA256_BYTES];
@@ -63,9 +43,9 @@ static int sha256_hex(char out[CARD_DIGEST_SIZE], const void *data, size_t size,
     return OK;
 }
 
-int registration_publish(struct engine *engine, const char *model_path, const char *id,
-                         const char *compute, const char *queue_url, int timeout_ms,
-                         struct model_card *card, struct error *err)
+int registration_publish(struct engine *engine, const struct engine_settings *settings,
+                         const char *queue_url, int timeout_ms, struct model_card *card,
+                         struct error *err)
 {
     const struct engine_info *info = engine_info(engine);
     struct buf compact = {.max = MAX_TOKENIZER};
@@ -79,19 +59,11 @@ int registration_publish(struct engine *engine, const char *model_path, const ch
                                 .max_tokens = info->max_tokens,
                                 .vocabulary = info->vocabulary,
                                 .has_hidden_states = true};
-    snprintf(card->compute, sizeof(card->compute), "%s", compute);
+    snprintf(card->compute, sizeof(card->compute), "%s", engine_settings_compute(settings));
     snprintf(card->architecture, sizeof(card->architecture), "%s", info->architecture);
     snprintf(card->engine_version, sizeof(card->engine_version), "%s", PE_VERSION);
-    if (id == NULL) {
-        if ((rc = plain_name(card->id, model_path, err)) != OK)
-            return rc;
-    } else {
-        snprintf(card->id, sizeof(card->id), "%s", id);
-        if (strcmp(card->id, id) != 0)
-            return error_set(err, ERR_INPUT, "--model-id: '%s' is longer than %d characters", id,
-                             CARD_ID_SIZE - 1);
-    }
-    if ((rc = engine_load_tokenizer(&tokenizer, model_path, err)) != OK ||
+    if ((rc = engine_settings_model_id(card->id, settings, err)) != OK ||
+        (rc = engine_load_tokenizer(&tokenizer, settings->model, err)) != OK ||
         (rc = tokenizer_save(tokenizer, &compact, err)) != OK ||
         (rc = sha256_hex(card->tokenizer, compact.data, compact.len, err)) != OK ||
         (rc = engine_weights_digest(engine, card->weights, err)) != OK ||
