@@ -7,13 +7,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/cores.h"
 #include "base/file.h"
 #include "base/options.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/prompts.h"
 #include "engine/engine.h"
+#include "engine/engine_settings.h"
 #include "service/formats/answer.h"
 
 enum {
@@ -22,15 +22,14 @@ enum {
 };
 
 struct settings {
-    const char *model, *prompts, *layers, *out;
-    int backend, compute, output, dtype;
-    int64_t threads;
+    struct engine_settings engine;
+    const char *prompts, *layers, *out;
+    int output, dtype;
 };
 
 #define FIELD(name) offsetof(struct settings, name)
 static const struct option options[] = {
-    {"model", 'm', "PE_MODEL", OPT_TEXT, FIELD(model), NULL, 0, 0, "PATH",
-     "model directory or GGUF file"},
+    ENGINE_OPTIONS(FIELD(engine)),
     {"prompts", 0, NULL, OPT_TEXT, FIELD(prompts), NULL, 0, 0, "FILE.json",
      "a JSON list of strings, instead of arguments; -: standard input"},
     {"output", 0, NULL, OPT_CHOICE, FIELD(output), "hidden_states", 0, 0, "hidden_states",
@@ -41,12 +40,6 @@ static const struct option options[] = {
      "type of the result"},
     {"out", 'o', NULL, OPT_TEXT, FIELD(out), NULL, 0, 0, "FILE.safetensors",
      "where to write the tensors"},
-    {"backend", 0, "PE_BACKEND", OPT_CHOICE, FIELD(backend), "cpu", 0, 0, "cpu|cuda|loops",
-     "what computes; loops: slow, for checking"},
-    {"compute", 0, "PE_COMPUTE", OPT_CHOICE, FIELD(compute), "float32", 0, 0, "float32|bfloat16",
-     "what matrix products compute in"},
-    {"threads", 0, "PE_THREADS", OPT_INT, FIELD(threads), "0", 0, 1024, "N",
-     "threads that compute; 0: one a core"},
     {0},
 };
 
@@ -59,8 +52,6 @@ static const struct program program = {
 };
 
 static const enum dtype result_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
-static const enum dtype compute_types[] = {DTYPE_F32, DTYPE_BF16};
-static const enum engine_backend backends[] = {ENGINE_CPU, ENGINE_CUDA, ENGINE_LOOPS};
 
 /* "0,12,18" to numbers. */
 static int parse_layers(int *layers, int *n_layers, const char *text, struct error *err)
@@ -129,22 +120,32 @@ static int describe(struct answer_prompt *described, struct buf *layers,
 }
 
 /* The bytes that the service answers to the same prompts: the same layout decides them. */
-static int write_file(struct file_writer *writer, const struct prompts *prompts,
+static int write_file(struct file_writer *writer, const struct engine *engine,
+                      const struct engine_settings *settings, const struct prompts *prompts,
                       const struct engine_result *results, const struct engine_request *request,
                       struct error *err)
 {
     struct answer_prompt *described = calloc(prompts->n, sizeof(*described));
     struct buf layers = {.max = 4096};
     struct layout layout = {0};
+    char model[ENGINE_MODEL_ID_SIZE], weights[ENGINE_DIGEST_SIZE];
     int rc;
 
     if (described == NULL) {
         rc = error_set(err, ERR_MEM, "encode: no memory for %zu prompts", prompts->n);
         goto out;
     }
-    if ((rc = describe(described, &layers, prompts, results, request, err)) != OK)
+    if ((rc = describe(described, &layers, prompts, results, request, err)) != OK ||
+        (rc = engine_settings_model_id(model, settings, err)) != OK ||
+        (rc = engine_weights_digest(engine, weights, err)) != OK)
         goto out;
-    const struct answer answer = {"hidden_states", layers.data, -1, prompts->n, described};
+    const struct answer answer = {.model = model,
+                                  .weights = weights,
+                                  .output = "hidden_states",
+                                  .layers = layers.data,
+                                  .negative_index = -1,
+                                  .n_prompts = prompts->n,
+                                  .prompts = described};
     if ((rc = layout_safetensors(&layout, &answer, err)) != OK ||
         (rc = file_writer_append(writer, layout.text.data, layout.text.len, err)) != OK)
         goto out;
@@ -234,32 +235,25 @@ int command_encode(int argc, char **argv, struct error *err)
         options_help(&program, stdout);
         goto out;
     }
-    if (settings.model == NULL) {
-        rc = error_set(err, ERR_INPUT, "no model: give --model PATH or set PE_MODEL");
+    if ((rc = engine_settings_check(&settings.engine, err)) != OK)
         goto out;
-    }
     request.dtype = result_types[settings.dtype];
     request.layers = layers;
     if ((rc = parse_layers(layers, &request.n_layers, settings.layers, err)) != OK ||
         (rc = prompts_read(&prompts, argv + 1, n_rest, settings.prompts, err)) != OK ||
-        (rc = engine_read_info(&info, settings.model, err)) != OK ||
+        (rc = engine_read_info(&info, settings.engine.model, err)) != OK ||
         (rc = engine_check_request(&info, &request, err)) != OK ||
         (settings.out != NULL && (rc = file_writer_open(&writer, settings.out, err)) != OK) ||
-        (rc = engine_load_tokenizer(&tokenizer, settings.model, err)) != OK ||
+        (rc = engine_load_tokenizer(&tokenizer, settings.engine.model, err)) != OK ||
         (rc = prompts_tokenize(&prompts, tokenizer, ENGINE_MAX_TOKENS, err)) != OK)
         goto out;
 
-    snprintf(what, sizeof(what), "loading %.250s", settings.model);
+    snprintf(what, sizeof(what), "loading %.250s", settings.engine.model);
     progress_start(&progress, what);
-    engine_options = (struct engine_options){
-        .model = settings.model,
-        .backend = backends[settings.backend],
-        .compute = compute_types[settings.compute],
-        .n_threads = settings.threads > 0 ? (int)settings.threads : cores_available(),
-        .max_batch_tokens = tokens_per_pass(&prompts),
-        .progress = progress_update,
-        .progress_arg = &progress,
-    };
+    engine_options = engine_settings_options(&settings.engine);
+    engine_options.max_batch_tokens = tokens_per_pass(&prompts);
+    engine_options.progress = progress_update;
+    engine_options.progress_arg = &progress;
     if ((rc = engine_open(&engine, &engine_options, err)) != OK) {
         progress_abort(&progress);
         goto out;
@@ -279,7 +273,8 @@ int command_encode(int argc, char **argv, struct error *err)
         goto out;
     ms = clock_ms_since(start_ns);
     /* the file first: who reads the summary may leave early */
-    if (writer != NULL && (rc = write_file(writer, &prompts, results, &request, err)) != OK)
+    if (writer != NULL &&
+        (rc = write_file(writer, engine, &settings.engine, &prompts, results, &request, err)) != OK)
         goto out;
     print_summary(&prompts, results, ms);
     if (writer != NULL)

@@ -195,7 +195,13 @@ static void answer_tensors(struct delivery *d)
         }
         delivery_describe(&prompts[i], h);
     }
-    const struct answer answer = {first->output, first->layers, d->negative_index, t->n, prompts};
+    const struct answer answer = {.model = first->model,
+                                  .weights = first->weights,
+                                  .output = first->output,
+                                  .layers = first->layers,
+                                  .negative_index = d->negative_index,
+                                  .n_prompts = t->n,
+                                  .prompts = prompts};
     if (make_layout(d, &answer, &err) != OK) {
         answer_not_acceptable(x, &err);
         return;

@@ -32,9 +32,11 @@ struct answer_prompt {
 };
 
 struct answer {
-    const char *output; /* level */
-    const char *layers; /* "0,1,2" */
-    int negative_index; /* -1: there is no negative prompt */
+    const char *model;   /* the id that requests use */
+    const char *weights; /* their digest, in hex */
+    const char *output;  /* level */
+    const char *layers;  /* "0,1,2" */
+    int negative_index;  /* -1: there is no negative prompt */
     size_t n_prompts;
     const struct answer_prompt *prompts; /* [n_prompts] */
 };
@@ -56,8 +58,8 @@ struct layout {
     size_t bytes; /* of all: the answer's length */
 };
 
-/* `p<i>.<tensor>` for all tensors of all prompts, and the metadata layers, negative_index (where
- * there is one), output, tokens, truncated. */
+/* `p<i>.<tensor>` for all tensors of all prompts, and the metadata layers, model, negative_index
+ * (where there is one), output, tokens, truncated, weights. */
 int layout_safetensors(struct layout *out, const struct answer *a, struct error *err);
 /* The same in JSON, tensors in base64. ERR_SIZE: over ANSWER_JSON_MAX bytes of tensors. */
 int layout_json(struct layout *out, const struct answer *a, struct error *err);

@@ -51,8 +51,10 @@ int layout_json(struct layout *out, const struct answer *a, struct error *err)
                          "%zu bytes of tensors are too many for JSON, which goes up to %d; ask for "
                          "application/safetensors",
                          bytes, ANSWER_JSON_MAX);
-    if ((rc = buf_printf(&out->text, err, "{\"output\":\"%s\",\"layers\":[%s],", a->output,
-                         a->layers)) != OK ||
+    if ((rc = buf_printf(&out->text, err, "{\"model\":")) != OK ||
+        (rc = json_text_append(&out->text, a->model, err)) != OK ||
+        (rc = buf_printf(&out->text, err, ",\"weights\":\"%s\",\"output\":\"%s\",\"layers\":[%s],",
+                         a->weights, a->output, a->layers)) != OK ||
         (a->negative_index >= 0 &&
          (rc = buf_printf(&out->text, err, "\"negative_index\":%d,", a->negative_index)) != OK) ||
         (rc = buf_printf(&out->text, err, "\"prompts\":[")) != OK)

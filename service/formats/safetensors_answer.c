@@ -39,7 +39,7 @@ static int fill_entries(struct entries *e, const struct answer *a, struct error 
 int layout_safetensors(struct layout *out, const struct answer *a, struct error *err)
 {
     struct buf tokens = {.max = TEXT_MAX}, truncated = {.max = TEXT_MAX};
-    struct safetensors_metadata metadata[5];
+    struct safetensors_metadata metadata[7];
     struct entries entries = {0};
     size_t n = 0;
     char negative[16];
@@ -51,6 +51,7 @@ int layout_safetensors(struct layout *out, const struct answer *a, struct error 
         (rc = answer_append_truncated(&truncated, a, err)) != OK)
         goto out;
     metadata[n++] = (struct safetensors_metadata){"layers", a->layers};
+    metadata[n++] = (struct safetensors_metadata){"model", a->model};
     if (a->negative_index >= 0) {
         snprintf(negative, sizeof(negative), "%d", a->negative_index);
         metadata[n++] = (struct safetensors_metadata){"negative_index", negative};
@@ -58,6 +59,7 @@ int layout_safetensors(struct layout *out, const struct answer *a, struct error 
     metadata[n++] = (struct safetensors_metadata){"output", a->output};
     metadata[n++] = (struct safetensors_metadata){"tokens", tokens.data};
     metadata[n++] = (struct safetensors_metadata){"truncated", truncated.data};
+    metadata[n++] = (struct safetensors_metadata){"weights", a->weights};
     if ((rc = safetensors_write_header(&out->text, entries.list, entries.n, metadata, n, err)) !=
             OK ||
         (rc = layout_add_text(out, err)) != OK)

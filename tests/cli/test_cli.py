@@ -16,6 +16,7 @@ import unittest
 
 PROGRAM, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
 TINY = TESTS / "golden/gemma3-tiny"
+os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")  # where digests are kept
 
 
 def run(*args, env=None, **kwargs):
@@ -70,16 +71,34 @@ class Encode(Case):
         self.assertEqual(tensors["p0.hidden_states"][:2], ("BF16", [8, 6, 128]))
         self.assertEqual(tensors["p1.hidden_states"][:2], ("BF16", [8, 1, 128]))
         self.assertEqual(struct.unpack("<i", tensors["p1.token_ids"][2]), (2,))  # <bos>
-        self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "output": "hidden_states",
-                                    "tokens": "6,1", "truncated": "false,false"})
+        self.assertRegex(metadata.pop("weights"), "^[0-9a-f]{64}$")
+        self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "model": "gemma3-tiny",
+                                    "output": "hidden_states", "tokens": "6,1",
+                                    "truncated": "false,false"})
         self.assertEqual([p.name for p in self.dir.iterdir()], ["out.safetensors"])
 
     def test_same_bytes_again_and_from_another_folder(self):
         a, b = self.dir / "a", self.dir / "b"
         self.good("encode", "--model", TINY, "-o", a, "a red fox", "snow")
         shutil.copytree(TINY, self.dir / "copy")
-        self.good("encode", "--model", "copy", "-o", "b", "a red fox", "snow", cwd=self.dir)
+        self.good("encode", "--model", "copy", "--model-id", "gemma3-tiny", "-o", "b", "a red fox",
+                  "snow", cwd=self.dir)
         self.assertEqual(a.read_bytes(), b.read_bytes())
+
+    def test_metadata_names_model_and_weights(self):
+        out, model = self.dir / "out", self.dir / "a model.gguf"
+        shutil.copytree(TINY, model)
+        self.good("encode", "-m", model, "-o", out, "snow")
+        before = read_safetensors(out)[1]
+        self.assertEqual(before["model"], "a-model")
+        weights = model / "model.safetensors"
+        data = weights.read_bytes()
+        weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        self.good("encode", "-m", model, "--model-id", "x.1", "-o", out, "snow")
+        after = read_safetensors(out)[1]
+        self.assertEqual(after["model"], "x.1")
+        self.assertNotEqual(after["weights"], before["weights"])
+        self.bad("--model-id: 'a b' is not of", "encode", "-m", model, "--model-id", "a b", "snow")
 
     def test_chosen_layers_and_dtype(self):
         whole, some = self.dir / "whole", self.dir / "some"

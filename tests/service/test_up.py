@@ -20,6 +20,7 @@ import urllib.request
 
 PROGRAM, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
 TINY = TESTS / "golden/gemma3-tiny"
+os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")  # where digests are kept
 PROMPTS = json.loads((TESTS / "golden/prompts.json").read_text())
 
 
@@ -79,10 +80,16 @@ class Up(unittest.TestCase):
             return answer.status, answer.headers, answer.read()
 
     def test_http_answers_what_encode_writes(self):
-        url = self.start()
+        self.compare_with_encode()
+
+    def test_http_answers_what_encode_writes_under_another_name(self):
+        self.compare_with_encode("--model-id", "another")
+
+    def compare_with_encode(self, *name):
+        url = self.start(*name)
         out = self.state / "encoded.safetensors"
         for dtype in ("bfloat16", "float32"):
-            subprocess.run([PROGRAM, "encode", "--model", TINY, "--dtype", dtype, "-o", out,
+            subprocess.run([PROGRAM, "encode", "--model", TINY, "--dtype", dtype, "-o", out, *name,
                             *PROMPTS[2:8]], check=True, capture_output=True)
             status, headers, body = self.ask(url + "/v1/encode",
                                              {"prompts": PROMPTS[2:8], "dtype": dtype,
@@ -117,6 +124,51 @@ class Up(unittest.TestCase):
                 time.sleep(0.2)
             else:
                 self.fail(f"no answer after the {name} was killed")
+        self.stop()
+
+    def admin_urls(self):
+        """As `up` says them on stderr when it is ready."""
+        found = {}
+        while len(found) < 2:
+            line = self.process.stderr.readline()
+            self.assertNotEqual(line, "")
+            if "metrics http://" in line:
+                found[line.split()[0]] = line.split()[-1].removesuffix("/metrics")
+        return found
+
+    def test_the_admin_pages_stay_where_they_are(self):
+        self.start()
+        urls = self.admin_urls()
+        for name in ("engine", "service"):
+            self.assertEqual(self.ask(urls[name] + "/livez")[0], 200)
+            pid, = [pid for pid, line in processes_of(self.state).items()
+                    if f"prompt-encoder-{name} " in line]
+            os.kill(pid, signal.SIGKILL)
+            for _ in range(200):
+                time.sleep(0.1)
+                try:
+                    if pid not in processes_of(self.state) and \
+                            self.ask(urls[name] + "/livez")[0] == 200:
+                        break
+                except (urllib.error.URLError, ConnectionError):
+                    pass
+            else:
+                self.fail(f"the {name}'s admin page is not back at {urls[name]}")
+        self.stop()
+
+    def test_logs_are_rotated(self):
+        (self.state / "engine.log").write_text("of the run before\n")
+        self.start()
+        self.assertEqual((self.state / "engine.log.1").read_text(), "of the run before\n")
+        log, older = self.state / "service.log", self.state / "service.log.1"
+        with open(log, "a") as f:  # as if the service had said much
+            f.write("x" * (9 << 20))
+        for _ in range(300):
+            if older.exists() and log.stat().st_size < 1 << 20:
+                break
+            time.sleep(0.1)
+        self.assertGreaterEqual(older.stat().st_size, 9 << 20)
+        self.assertLess(log.stat().st_size, 1 << 20)
         self.stop()
 
     def test_accepted_work_outlives_it(self):

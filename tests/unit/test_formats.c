@@ -8,7 +8,7 @@ static struct error err;
 
 /* Two prompts, [1, 2, 3] BF16 and [2] I32 each; their bytes are 0, 1, 2, .. and 100, 101, .. */
 static struct answer_prompt prompts[2];
-static const struct answer answer = {"hidden_states", "5", -1, 2, prompts};
+static const struct answer answer = {"tiny \"1\"", "ab12", "hidden_states", "5", -1, 2, prompts};
 static uint8_t bytes[2][20];
 
 static void set_up(void)
@@ -74,8 +74,8 @@ static void check_same_in_all_ways(const struct layout *l)
 static void safetensors(void)
 {
     static const char header[] =
-        "{\"__metadata__\":{\"layers\":\"5\",\"output\":\"hidden_states\",\"tokens\":\"2,2\","
-        "\"truncated\":\"false,true\"},"
+        "{\"__metadata__\":{\"layers\":\"5\",\"model\":\"tiny \\\"1\\\"\",\"output\":"
+        "\"hidden_states\",\"tokens\":\"2,2\",\"truncated\":\"false,true\",\"weights\":\"ab12\"},"
         "\"p0.hidden_states\":{\"dtype\":\"BF16\",\"shape\":[1,2,3],\"data_offsets\":[0,12]},"
         "\"p0.token_ids\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[12,20]},"
         "\"p1.hidden_states\":{\"dtype\":\"BF16\",\"shape\":[1,2,3],\"data_offsets\":[20,32]},"
@@ -101,7 +101,7 @@ static void negative_index_is_metadata(void)
 
     a.negative_index = 1;
     CHECK_OK(layout_safetensors(&l, &a, &err));
-    CHECK(strstr(l.text.data + 8, "\"layers\":\"5\",\"negative_index\":\"1\",\"output\"") != NULL);
+    CHECK(strstr(l.text.data + 8, "\",\"negative_index\":\"1\",\"output\"") != NULL);
     layout_free(&l);
 }
 
@@ -114,6 +114,8 @@ static void json(void)
     CHECK_OK(layout_json(&l, &answer, &err));
     read_all(&all, &l, 64, &(struct source){.piece = 20});
     CHECK((root = json_loadb(all.data, all.len, JSON_REJECT_DUPLICATES, NULL)) != NULL);
+    CHECK_TEXT(json_string_value(json_object_get(root, "model")), "tiny \"1\"");
+    CHECK_TEXT(json_string_value(json_object_get(root, "weights")), "ab12");
     tensor = json_object_get(
         json_object_get(json_array_get(json_object_get(root, "prompts"), 1), "tensors"),
         "token_ids");
