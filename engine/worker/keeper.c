@@ -10,7 +10,8 @@
 
 enum {
     TICK_MS = 200,
-    DEPTH_EVERY_MS = 5000 /* how often the queue is measured */
+    DEPTH_EVERY_MS = 5000,   /* how often the queue is measured */
+    REGISTER_AGAIN_MS = 5000 /* after a failure */
 };
 
 struct keeper {
@@ -19,7 +20,8 @@ struct keeper {
     bool started;
     struct queue *queue; /* holds a fixed name's lock */
     /* when each was done last; the thread's own */
-    int64_t advanced_ns, measured_ns, named_ns;
+    int64_t advanced_ns, measured_ns, named_ns, registered_ns;
+    int register_wait_ms;
     uint64_t seen_steps;
 
     _Atomic bool stops, gave_up, work_is_over;
@@ -89,6 +91,7 @@ static void measure_queue(struct keeper *k)
     metric_set(&metrics[M_WAITING_TOKENS], depth.waiting_tokens);
     metric_set(&metrics[M_OLDEST_WAIT], depth.oldest_wait_ms);
     metric_set(&metrics[M_ENGINES], depth.engines);
+    metric_set(&metrics[M_LEASES_LOST], depth.leases_lost);
 }
 
 /* Another engine can only have the name when we did not get to renew it for long: we go. */
@@ -104,6 +107,17 @@ static void renew_name(struct keeper *k)
         log_error("name_lost", "owner=%s", o->owner);
 }
 
+static void register_again(struct keeper *k)
+{
+    const struct keeper_options *o = &k->options;
+    struct error err = {0};
+    int rc = registration_publish(o->registration, &err);
+
+    k->register_wait_ms = o->register_every_ms;
+    if (vitals_note_queue(o->vitals, rc, &err) != OK && k->register_wait_ms > REGISTER_AGAIN_MS)
+        k->register_wait_ms = REGISTER_AGAIN_MS;
+}
+
 static void *keeper_main(void *arg)
 {
     struct keeper *k = arg;
@@ -115,6 +129,8 @@ static void *keeper_main(void *arg)
             renew_leases(k);
         if (o->owner_is_fixed && is_due(&k->named_ns, o->lease_ms / 3))
             renew_name(k);
+        if (is_due(&k->registered_ns, k->register_wait_ms))
+            register_again(k);
         if (is_due(&k->measured_ns, DEPTH_EVERY_MS))
             measure_queue(k);
         pause_ms(TICK_MS);
@@ -158,7 +174,8 @@ int keeper_start(struct keeper **out, const struct keeper_options *options, stru
                          err)) != OK ||
         (options->owner_is_fixed && (rc = take_name(k, err)) != OK))
         goto out;
-    k->advanced_ns = k->named_ns = clock_now_ns();
+    k->advanced_ns = k->named_ns = k->registered_ns = clock_now_ns();
+    k->register_wait_ms = options->register_every_ms;
     atomic_store(&k->last_tick_ns, clock_now_ns());
     if (pthread_create(&k->thread, NULL, keeper_main, k) != 0) {
         rc = error_set(err, ERR_MEM, "keeper: cannot start a thread");

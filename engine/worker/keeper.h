@@ -1,5 +1,5 @@
 /* keeper.h - what an engine does beside its work, on a thread of its own: renews the leases of the
- * jobs in hand and a fixed name, and measures the queue.
+ * jobs in hand and a fixed name, registers the model again, and measures the queue.
  *
  * Leases are renewed only while the work advances (vitals_advance(), engine_steps()): a loop that
  * hangs must lose its jobs, so that another engine gets them. */
@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/worker/hand.h"
+#include "engine/worker/registration.h"
 #include "engine/worker/vitals.h"
 
 struct keeper;
@@ -20,6 +21,8 @@ struct keeper_options {
     int redis_timeout_ms;
     int lease_ms; /* renewed at a third of it */
     int hang_ms;  /* work that does not advance for so long hangs */
+    int register_every_ms;
+    struct registration *registration; /* published already; the keeper's until the stop */
     /* only engine_steps() is asked of it */
     const struct engine *engine;
     struct hand *hand;

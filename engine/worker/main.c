@@ -15,29 +15,23 @@
 #include "base/options.h"
 #include "engine/engine.h"
 #include "engine/engine_settings.h"
+#include "engine/worker/proof.h"
 #include "engine/worker/registration.h"
 #include "engine/worker/worker.h"
-#include "jobs/cache.h"
-#include "jobs/queue.h"
+#include "jobs/redis_settings.h"
 
 struct settings {
     struct engine_settings engine;
-    const char *redis_queue, *redis_cache, *admin_listen, *name, *ready_file;
-    int durability, log_level;
-    int64_t budget_tokens, max_jobs, redis_timeout_ms, result_ttl_s, grace_s, hang_s, lease_ms;
+    struct redis_settings redis;
+    const char *admin_listen, *name, *ready_file;
+    int log_level;
+    int64_t budget_tokens, max_jobs, register_s, probe_s, result_ttl_s, grace_s, hang_s, lease_ms;
 };
 
 #define FIELD(name) offsetof(struct settings, name)
 static const struct option options[] = {
     ENGINE_OPTIONS(FIELD(engine)),
-    {"redis-queue", 0, "PE_REDIS_QUEUE", OPT_TEXT, FIELD(redis_queue), "redis://127.0.0.1:6379", 0,
-     0, "URL", "Redis of the jobs: durable, never evicts"},
-    {"redis-cache", 0, "PE_REDIS_CACHE", OPT_TEXT, FIELD(redis_cache), "redis://127.0.0.1:6380", 0,
-     0, "URL[,URL...]", "Redis of the results"},
-    {"redis-durability", 0, "PE_REDIS_DURABILITY", OPT_CHOICE, FIELD(durability), "checked", 0, 0,
-     "checked|assumed", "assumed: start though the queue's settings cannot be read"},
-    {"redis-timeout-ms", 0, "PE_REDIS_TIMEOUT_MS", OPT_INT, FIELD(redis_timeout_ms), "2000", 10,
-     60000, "N", "for one command"},
+    REDIS_OPTIONS(FIELD(redis)),
     {"admin-listen", 0, "PE_ADMIN_LISTEN", OPT_TEXT, FIELD(admin_listen), "127.0.0.1:9091", 0, 0,
      "ADDR:PORT", "where /livez, /readyz and /metrics are"},
     {"name", 0, "PE_NAME", OPT_TEXT, FIELD(name), NULL, 0, 0, "NAME",
@@ -54,6 +48,10 @@ static const struct option options[] = {
      "seconds that SIGTERM leaves the batch in hand"},
     {"hang", 0, "PE_HANG", OPT_INT, FIELD(hang_s), "60", 1, 3600, "S",
      "seconds without progress after which the engine gives up"},
+    {"register-every", 0, "PE_REGISTER_EVERY", OPT_INT, FIELD(register_s), "60", 1, 60, "S",
+     "seconds between two registrations of the model, which keep its card live"},
+    {"probe-every", 0, "PE_PROBE_EVERY", OPT_INT, FIELD(probe_s), "30", 1, 3600, "S",
+     "seconds without work after which a forward pass proves the device"},
     {"ready-file", 0, NULL, OPT_TEXT, FIELD(ready_file), NULL, 0, 0, "PATH",
      "written when ready: the admin address"},
     {"log-level", 0, "PE_LOG_LEVEL", OPT_CHOICE, FIELD(log_level), "info", 0, 0,
@@ -115,26 +113,6 @@ static void random_name(char *out, size_t cap)
              (unsigned long long)clock_now_ns() & 0xffffffffffu);
 }
 
-static int check_redis(const struct settings *s, struct error *err)
-{
-    bool assumed = s->durability == 1, shared = strcmp(s->redis_queue, s->redis_cache) == 0;
-    char warning[512] = "";
-    int rc;
-
-    if ((rc = queue_check_policy(s->redis_queue, assumed, shared, warning, sizeof(warning), err)) !=
-        OK)
-        return rc;
-    if (warning[0] != '\0')
-        log_warn("redis_policy", "text=\"%s\"", warning);
-    warning[0] = '\0';
-    if ((rc = cache_check_policy(s->redis_cache, assumed, shared, warning, sizeof(warning), err)) !=
-        OK)
-        return rc;
-    if (warning[0] != '\0')
-        log_warn("redis_policy", "text=\"%s\"", warning);
-    return OK;
-}
-
 static int open_engine(struct engine **out, const struct settings *s, struct error *err)
 {
     struct engine_options engine_options = engine_settings_options(&s->engine);
@@ -163,7 +141,8 @@ int main(int argc, char **argv)
     struct engine *engine = NULL;
     struct worker *worker = NULL;
     struct admin *admin = NULL;
-    struct model_card card;
+    struct registration *registration = NULL;
+    const struct model_card *card;
     struct error err = {0};
     sigset_t signals;
     int64_t start_ns = clock_now_ns();
@@ -183,43 +162,48 @@ int main(int argc, char **argv)
     }
     if ((rc = engine_settings_check(&settings.engine, &err)) != OK)
         goto out;
-    if (2 * settings.redis_timeout_ms > settings.hang_s * 1000) {
+    if (2 * settings.redis.timeout_ms > settings.hang_s * 1000) {
         rc = error_set(&err, ERR_INPUT, "--redis-timeout-ms must be at most half of --hang");
         goto out;
     }
     log_set_level(levels[settings.log_level]);
     setrlimit(RLIMIT_CORE, &no_core); /* prompts do not reach core files */
     signals_block(&signals);          /* before the first thread: all inherit the mask */
-    if ((rc = check_redis(&settings, &err)) != OK ||
+    if ((rc = redis_settings_check(&settings.redis, &err)) != OK ||
         (rc = open_engine(&engine, &settings, &err)) != OK ||
-        (rc = registration_prove(engine, &err)) != OK ||
-        (rc = registration_publish(engine, &settings.engine, settings.redis_queue,
-                                   (int)settings.redis_timeout_ms, &card, &err)) != OK)
+        (rc = proof_run(engine, &err)) != OK ||
+        (rc = registration_open(&registration, engine, &settings.engine, settings.redis.queue,
+                                (int)settings.redis.timeout_ms, &err)) != OK ||
+        (rc = registration_publish(registration, &err)) != OK)
         goto out;
+    card = registration_card(registration);
 
     if (settings.name == NULL)
         random_name(name, sizeof(name));
     else
         snprintf(name, sizeof(name), "%s", settings.name);
     worker_options = (struct worker_options){
-        .queue_url = settings.redis_queue,
-        .cache_urls = settings.redis_cache,
+        .queue_url = settings.redis.queue,
+        .cache_urls = settings.redis.cache,
         .owner = name,
         .owner_is_fixed = settings.name != NULL,
-        .redis_timeout_ms = (int)settings.redis_timeout_ms,
+        .redis_timeout_ms = (int)settings.redis.timeout_ms,
         .lease_ms = (int)settings.lease_ms,
         .budget_tokens = settings.budget_tokens,
         .max_jobs = (int)settings.max_jobs,
         .result_ttl_ms = settings.result_ttl_s * 1000,
+        .register_every_ms = (int)settings.register_s * 1000,
+        .probe_every_ms = (int)settings.probe_s * 1000,
         .hang_ms = (int)settings.hang_s * 1000,
     };
-    if ((rc = worker_start(&worker, engine, &card, &worker_options, &err)) != OK)
+    if ((rc = worker_start(&worker, engine, registration, &worker_options, &err)) != OK)
         goto out;
     callbacks.arg = worker;
     if ((rc = admin_start(&admin, settings.admin_listen, &callbacks, &err)) != OK)
         goto out;
-    log_info("ready", "model=%s weights=%.12s name=%s admin=%s seconds=%.2f", card.id, card.weights,
-             name, admin_address(admin), clock_ms_since(start_ns) / 1e3);
+    log_info("ready", "model=%s weights=%.12s compute=%s name=%s admin=%s seconds=%.2f", card->id,
+             card->weights, card->compute, name, admin_address(admin),
+             clock_ms_since(start_ns) / 1e3);
     if (settings.ready_file != NULL &&
         (rc = write_ready(settings.ready_file, admin_address(admin), &err)) != OK)
         goto out;
@@ -243,6 +227,7 @@ out:
         _exit(EXIT_FAILURE); /* a thread that hangs cannot be joined */
     admin_stop(admin);
     worker_stop(worker);
+    registration_close(registration);
     engine_close(engine);
     return rc == OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }

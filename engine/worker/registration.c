@@ -3,6 +3,7 @@
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -14,23 +15,11 @@ enum { MAX_TOKENIZER = 64 << 20, SHA256_BYTES = 32 };
 
 _Static_assert((int)ENGINE_MODEL_ID_SIZE == (int)CARD_ID_SIZE, "a model's id is a card's");
 
-int registration_prove(struct engine *engine, struct error *err)
-{
-    const int last[] = {engine_info(engine)->n_layers};
-    static const int32_t bos[] = {2};
-    struct engine_request request = {last, 1, DTYPE_F32};
-    struct engine_prompt prompt = {bos, 1, &request};
-    struct engine_result result;
-    int rc;
-
-    if ((rc = engine_encode(engine, &prompt, 1, &result, err)) != OK)
-        return rc;
-    for (int i = 0; i < result.width && rc == OK; i++)
-        if (!(((const float *)result.hidden_states)[i] == ((const float *)result.hidden_states)[i]))
-            rc = error_set(err, ERR_GPU, "engine: a forward pass of <bos> gives no numbers");
-    engine_result_free(&result);
-    return rc;
-}
+struct registration {
+    struct model_card card;
+    struct buf tokenizer; /* in its compact form, a few MB: Q may lose it */
+    struct redis *redis;
+};
 
 static int sha256_hex(char out[CARD_DIGEST_SIZE], const void *data, size_t size, struct error *err)
 {
@@ -43,15 +32,12 @@ static int sha256_hex(char out[CARD_DIGEST_SIZE], const void *data, size_t size,
     return OK;
 }
 
-int registration_publish(struct engine *engine, const struct engine_settings *settings,
-                         const char *queue_url, int timeout_ms, struct model_card *card,
-                         struct error *err)
+static int fill_card(struct registration *r, const struct engine *engine,
+                     const struct engine_settings *settings, struct error *err)
 {
     const struct engine_info *info = engine_info(engine);
-    struct buf compact = {.max = MAX_TOKENIZER};
+    struct model_card *card = &r->card;
     struct tokenizer *tokenizer = NULL;
-    struct redis *redis = NULL;
-    int64_t start_ns = clock_now_ns();
     int rc;
 
     *card = (struct model_card){.n_states = info->n_layers + 1,
@@ -59,22 +45,70 @@ int registration_publish(struct engine *engine, const struct engine_settings *se
                                 .max_tokens = info->max_tokens,
                                 .vocabulary = info->vocabulary,
                                 .has_hidden_states = true};
-    snprintf(card->compute, sizeof(card->compute), "%s", engine_settings_compute(settings));
     snprintf(card->architecture, sizeof(card->architecture), "%s", info->architecture);
     snprintf(card->engine_version, sizeof(card->engine_version), "%s", PE_VERSION);
+    snprintf(card->compute, sizeof(card->compute), "%s", engine_settings_compute(settings));
     if ((rc = engine_settings_model_id(card->id, settings, err)) != OK ||
         (rc = engine_load_tokenizer(&tokenizer, settings->model, err)) != OK ||
-        (rc = tokenizer_save(tokenizer, &compact, err)) != OK ||
-        (rc = sha256_hex(card->tokenizer, compact.data, compact.len, err)) != OK ||
-        (rc = engine_weights_digest(engine, card->weights, err)) != OK ||
-        (rc = redis_open(&redis, queue_url, timeout_ms, err)) != OK ||
-        (rc = card_register(redis, card, compact.data, compact.len, err)) != OK)
+        (rc = tokenizer_save(tokenizer, &r->tokenizer, err)) != OK ||
+        (rc = sha256_hex(card->tokenizer, r->tokenizer.data, r->tokenizer.len, err)) != OK)
         goto out;
-    log_info("registered", "model=%s weights=%.12s tokenizer=%.12s ms=%.0f", card->id,
-             card->weights, card->tokenizer, clock_ms_since(start_ns));
+    rc = engine_weights_digest(engine, card->weights, err);
 out:
-    redis_close(redis);
     tokenizer_free(tokenizer);
-    buf_free(&compact);
+    return rc;
+}
+
+int registration_open(struct registration **out, const struct engine *engine,
+                      const struct engine_settings *settings, const char *queue_url, int timeout_ms,
+                      struct error *err)
+{
+    int64_t start_ns = clock_now_ns();
+    struct registration *r;
+    int rc;
+
+    *out = NULL;
+    if ((r = calloc(1, sizeof(*r))) == NULL)
+        return error_set(err, ERR_MEM, "registration: no memory");
+    r->tokenizer.max = MAX_TOKENIZER;
+    if ((rc = fill_card(r, engine, settings, err)) != OK ||
+        (rc = redis_open(&r->redis, queue_url, timeout_ms, err)) != OK)
+        goto out;
+    log_info("model", "id=%s weights=%.12s compute=%s tokenizer=%.12s ms=%.0f", r->card.id,
+             r->card.weights, r->card.compute, r->card.tokenizer, clock_ms_since(start_ns));
+    *out = r;
+    r = NULL;
+out:
+    registration_close(r);
+    return rc;
+}
+
+void registration_close(struct registration *r)
+{
+    if (r == NULL)
+        return;
+    redis_close(r->redis);
+    buf_free(&r->tokenizer);
+    free(r);
+}
+
+const struct model_card *registration_card(const struct registration *r)
+{
+    return &r->card;
+}
+
+int registration_publish(struct registration *r, struct error *err)
+{
+    struct error why = {0};
+    int rc = card_register(r->redis, &r->card, NULL, 0, &why);
+
+    if (rc == OK)
+        return OK;
+    if (rc != ERR_FORMAT)
+        return error_set(err, why.code, "%s", why.text);
+    /* Q has not got the tokenizer, or no longer */
+    if ((rc = card_register(r->redis, &r->card, r->tokenizer.data, r->tokenizer.len, err)) == OK)
+        log_info("registered", "model=%s weights=%.12s compute=%s", r->card.id, r->card.weights,
+                 r->card.compute);
     return rc;
 }

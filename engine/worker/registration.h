@@ -1,16 +1,24 @@
-/* registration.h - what an engine does once before it takes work: proves that it computes, and
- * tells Q what it serves. */
+/* registration.h - what an engine tells Q of the model it serves, at its start and again and again:
+ * that keeps its card live, and brings it back where Q lost it.
+ *
+ * Belongs to one thread at a time. */
 #pragma once
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/engine_settings.h"
 #include "jobs/card.h"
 
-/* A forward pass of one token: the device works, and all of a pass's memory is there. */
-int registration_prove(struct engine *engine, struct error *err);
+struct registration;
 
-/* Digests weights and tokenizer, fills *card, and stores card and tokenizer in the queue's Redis.
- */
-int registration_publish(struct engine *engine, const struct engine_settings *settings,
-                         const char *queue_url, int timeout_ms, struct model_card *card,
-                         struct error *err);
+/* Works out the digests of weights and tokenizer and with them the card. Q is not asked yet.
+ * `queue_url` is borrowed until the close, the engine only for the call. */
+int registration_open(struct registration **out, const struct engine *engine,
+                      const struct engine_settings *settings, const char *queue_url, int timeout_ms,
+                      struct error *err);
+void registration_close(struct registration *r); /* NULL is fine */
+
+/* Valid until the close. */
+const struct model_card *registration_card(const struct registration *r);
+
+/* Registers the card, with its tokenizer where Q has none. */
+int registration_publish(struct registration *r, struct error *err);

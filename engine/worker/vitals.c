@@ -17,6 +17,8 @@ static const struct metric metric_rows[N_METRICS] = {
     [M_TOKENS] = METRIC(METRIC_COUNTER, "pe_tokens_total", NULL, "tokens encoded"),
     [M_HALVED] = METRIC(METRIC_COUNTER, "pe_batches_halved_total", NULL,
                         "batches that failed and were tried in halves"),
+    [M_REDELIVERED] = METRIC(METRIC_COUNTER, "pe_jobs_redelivered_total", NULL,
+                             "claims of jobs that an engine had before"),
     [M_QUEUE_ERRORS] = METRIC(METRIC_COUNTER, "pe_redis_errors_total", "role=\"queue\"",
                               "calls to Redis that failed"),
     [M_CACHE_ERRORS] = METRIC(METRIC_COUNTER, "pe_redis_errors_total", "role=\"cache\"", ""),
@@ -29,6 +31,10 @@ static const struct metric metric_rows[N_METRICS] = {
     [M_OLDEST_WAIT] = METRIC(METRIC_GAUGE, "pe_queue_oldest_wait_milliseconds", NULL,
                              "how long the oldest job waits"),
     [M_ENGINES] = METRIC(METRIC_GAUGE, "pe_engines", NULL, "engines of this model that are alive"),
+    [M_LEASES_LOST] = METRIC(METRIC_COUNTER, "pe_queue_leases_lost_total", NULL,
+                             "leases of this queue that ended without a word of their engine"),
+    [M_WAIT] = METRIC(METRIC_HISTOGRAM, "pe_queue_wait_seconds", NULL,
+                      "from a job's submission to its claim"),
     [M_ENCODE] = METRIC(METRIC_HISTOGRAM, "pe_batch_seconds", NULL, "encoding a batch"),
     [M_STORE] = METRIC(METRIC_HISTOGRAM, "pe_store_seconds", NULL, "storing a result"),
 };
@@ -42,6 +48,12 @@ void vitals_init(struct vitals *v)
 void vitals_advance(struct vitals *v)
 {
     atomic_fetch_add(&v->advances, 1);
+}
+
+void vitals_note_proof(struct vitals *v, bool good)
+{
+    atomic_store(&v->proof_failed, !good);
+    atomic_store(&v->last_proof_ns, clock_now_ns());
 }
 
 int vitals_note_queue(struct vitals *v, int rc, const struct error *err)

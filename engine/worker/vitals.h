@@ -19,6 +19,7 @@ enum {
     M_BATCHES,
     M_TOKENS,
     M_HALVED,
+    M_REDELIVERED,
     M_QUEUE_ERRORS,
     M_CACHE_ERRORS,
     M_IN_HAND,
@@ -29,6 +30,8 @@ enum {
     M_WAITING_TOKENS,
     M_OLDEST_WAIT,
     M_ENGINES,
+    M_LEASES_LOST,
+    M_WAIT,
     M_ENCODE,
     M_STORE,
     N_METRICS
@@ -38,11 +41,14 @@ struct vitals {
     struct metric metrics[N_METRICS];
     _Atomic uint64_t advances;       /* the loop's own steps, beside the engine's */
     _Atomic int64_t last_contact_ns; /* when Q answered last */
-    _Atomic bool cache_is_away;
+    _Atomic int64_t last_proof_ns;   /* when a forward pass was tried last, and how it went */
+    _Atomic bool proof_failed, cache_is_away;
 };
 
 void vitals_init(struct vitals *v);
 /* The loop took a step: it does not hang. */
 void vitals_advance(struct vitals *v);
+/* A forward pass came to its end. */
+void vitals_note_proof(struct vitals *v, bool good);
 /* Notes whether Q answered; a failure is counted and logged. Returns rc. */
 int vitals_note_queue(struct vitals *v, int rc, const struct error *err);

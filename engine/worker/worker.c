@@ -21,22 +21,32 @@
 #include "base/log.h"
 #include "engine/worker/hand.h"
 #include "engine/worker/keeper.h"
+#include "engine/worker/proof.h"
 #include "engine/worker/vitals.h"
 #include "jobs/cache.h"
 #include "jobs/payload.h"
 #include "jobs/queue.h"
 
 enum {
-    PROBE_EVERY_MS = 30000,
     DOORBELL_MS = 1000,
+    TOGETHER_MS = 5, /* how long a stored result waits for others to be completed with */
     BACKOFF_MIN_MS = 100,
     BACKOFF_MAX_MS = 2000,
     TICK_MAX_MS = 10000,
     CONTACT_MS = 5000 /* Redis counts as reachable for so long after an answer */
 };
 
+/* Jobs whose results are in the cache, not completed yet: Q writes to its disk once for all. */
+struct stored {
+    struct held *jobs[HAND_MAX];
+    int metrics[HAND_MAX]; /* what each counts as */
+    size_t n;
+    int64_t since_ns; /* when the first of them began to be stored */
+};
+
 struct worker {
     struct worker_options options;
+    const struct model_card *card;
     struct engine *engine;
     char base[QUEUE_BASE_SIZE];
     struct vitals vitals;
@@ -48,7 +58,8 @@ struct worker {
     bool loop_started;
     struct queue *queue;
     struct cache *cache;
-    int64_t last_probe_ns;
+    struct stored stored;
+    double recent_tokens, recent_s; /* of the last batches, the older the less: what we compute */
     int backoff_ms;
 
     _Atomic bool draining, loop_ended;
@@ -68,12 +79,13 @@ static void pause_ms(int ms)
 
 /* ---- outcomes: each ends one job in hand ---- */
 
-static void end_job(struct worker *w, struct held *h, int metric, int rc, enum lease_answer answer,
-                    struct error *err)
+/* `told`: Q took note of it. */
+static void end_job(struct worker *w, struct held *h, int metric, bool told,
+                    enum lease_answer answer)
 {
     hand_end(w->hand, h);
     vitals_advance(&w->vitals);
-    if (vitals_note_queue(&w->vitals, rc, err) != OK)
+    if (!told)
         return; /* its lease ends by itself, and the job is delivered again */
     if (answer == LEASE_STALE) {
         metric_add(&w->vitals.metrics[M_STALE], 1);
@@ -83,14 +95,39 @@ static void end_job(struct worker *w, struct held *h, int metric, int rc, enum l
     metric_add(&w->vitals.metrics[metric], 1);
 }
 
-static void complete(struct worker *w, struct held *h, int metric)
+static void complete_stored(struct worker *w)
 {
-    enum lease_answer answer = LEASE_OK;
-    struct error err = {0};
-    int rc =
-        queue_complete(w->queue, (const struct claimed_job *const[]){&h->job}, 1, &answer, &err);
+    const struct claimed_job *jobs[HAND_MAX];
+    enum lease_answer answers[HAND_MAX];
+    struct stored *s = &w->stored;
+    bool told = false;
 
-    end_job(w, h, metric, rc, answer, &err);
+    if (s->n == 0)
+        return;
+    for (size_t i = 0; i < s->n; i++)
+        jobs[i] = &s->jobs[i]->job;
+    /* twice: a connection that broke meanwhile is opened again, and to repeat it is harmless */
+    for (int i = 0; i < 2 && !told; i++) {
+        struct error err = {0};
+        told = vitals_note_queue(&w->vitals, queue_complete(w->queue, jobs, s->n, answers, &err),
+                                 &err) == OK;
+    }
+    for (size_t i = 0; i < s->n; i++)
+        end_job(w, s->jobs[i], s->metrics[i], told, told ? answers[i] : LEASE_OK);
+    s->n = 0;
+}
+
+/* A result that is in the cache since it began to be stored at since_ns. */
+static void add_stored(struct worker *w, struct held *h, int metric, int64_t since_ns)
+{
+    struct stored *s = &w->stored;
+
+    if (s->n == 0)
+        s->since_ns = since_ns;
+    s->jobs[s->n] = h;
+    s->metrics[s->n++] = metric;
+    if (clock_ms_since(s->since_ns) >= TOGETHER_MS)
+        complete_stored(w);
 }
 
 /* `code` is for the waiting client; it never holds any text of the prompt. */
@@ -98,11 +135,13 @@ static void fail(struct worker *w, struct held *h, bool permanent, const char *c
 {
     enum lease_answer answer = LEASE_OK;
     struct error err = {0};
-    int rc = queue_fail(w->queue, &h->job, permanent, code, &answer, &err);
+    bool told =
+        vitals_note_queue(&w->vitals, queue_fail(w->queue, &h->job, permanent, code, &answer, &err),
+                          &err) == OK;
 
     log_warn("job_failed", "id=%.12s attempt=%d permanent=%d code=%s", h->job.id, h->job.attempt,
              permanent, code);
-    end_job(w, h, M_FAILED, rc, answer, &err);
+    end_job(w, h, M_FAILED, told, answer);
 }
 
 /* Whether the job is still wanted and still ours; if not, ends it. */
@@ -110,16 +149,14 @@ static bool is_wanted(struct worker *w, struct held *h)
 {
     enum lease_answer answer = hand_answer(w->hand, h);
     struct error err = {0};
-    int rc;
+    bool told = true;
 
     if (answer == LEASE_OK)
         return true;
-    if (answer == LEASE_STALE) {
-        end_job(w, h, M_STALE, OK, LEASE_STALE, &err);
-        return false;
-    }
-    rc = queue_cancelled(w->queue, &h->job, &answer, &err);
-    end_job(w, h, M_CANCELLED, rc, answer, &err);
+    if (answer == LEASE_CANCELLED)
+        told = vitals_note_queue(&w->vitals, queue_cancelled(w->queue, &h->job, &answer, &err),
+                                 &err) == OK;
+    end_job(w, h, M_CANCELLED, told, answer);
     return false;
 }
 
@@ -172,13 +209,14 @@ static void give_back(struct worker *w, struct held *h, const struct error *why)
 {
     enum lease_answer answer = LEASE_OK;
     struct error err = {0};
-    int rc;
+    bool told;
 
     metric_add(&w->vitals.metrics[M_CACHE_ERRORS], 1);
     log_warn("cache_error", "id=%.12s text=\"%s\"", h->job.id, why->text);
     atomic_store(&w->vitals.cache_is_away, true);
-    rc = queue_release(w->queue, &h->job, &answer, &err);
-    end_job(w, h, M_RELEASED, rc, answer, &err);
+    told =
+        vitals_note_queue(&w->vitals, queue_release(w->queue, &h->job, &answer, &err), &err) == OK;
+    end_job(w, h, M_RELEASED, told, answer);
 }
 
 /* Which results are there already: an engine died between storing and completing, or another
@@ -217,7 +255,7 @@ static void layers_text(char *out, size_t cap, const struct payload *p)
         at += (size_t)snprintf(out + at, cap - at, "%s%d", i > 0 ? "," : "", p->layers[i]);
 }
 
-/* Stores one result, then completes its job. */
+/* Stores one result; its job is completed soon after, never before. */
 static void store(struct worker *w, struct held *h, const struct engine_result *r)
 {
     struct cache_header header = {
@@ -233,6 +271,10 @@ static void store(struct worker *w, struct held *h, const struct engine_result *
 
     if (!is_wanted(w, h))
         return;
+    if (sizes[0] > CACHE_PIECE) /* the small ones do not wait for a large one */
+        complete_stored(w);
+    snprintf(header.model, sizeof(header.model), "%s", w->card->id);
+    snprintf(header.weights, sizeof(header.weights), "%s", w->card->weights);
     snprintf(header.output, sizeof(header.output), "%s", h->payload.output);
     layers_text(header.layers, sizeof(header.layers), &h->payload);
     snprintf(states->name, sizeof(states->name), "hidden_states");
@@ -259,7 +301,19 @@ static void store(struct worker *w, struct held *h, const struct engine_result *
         return;
     }
     metric_observe(&w->vitals.metrics[M_STORE], clock_ms_since(start) / 1e3);
-    complete(w, h, M_DONE);
+    add_stored(w, h, M_DONE, start);
+}
+
+static void note_speed(struct worker *w, size_t n_tokens, double seconds)
+{
+    w->recent_tokens = 0.9 * w->recent_tokens + (double)n_tokens;
+    w->recent_s = 0.9 * w->recent_s + seconds;
+}
+
+/* Tokens a second, storing included; 0: not known yet. */
+static double speed(const struct worker *w)
+{
+    return w->recent_s > 0.0 ? w->recent_tokens / w->recent_s : 0.0;
 }
 
 /* Encodes jobs together, in halves when memory lacks. ERR_GPU alone is returned. */
@@ -298,6 +352,7 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
             fail(w, jobs[i], false, rc == ERR_MEM ? "out_of_memory" : "encode_failed");
         return OK;
     }
+    vitals_note_proof(&w->vitals, true);
     metric_add(&w->vitals.metrics[M_BATCHES], 1);
     metric_add(&w->vitals.metrics[M_TOKENS], (int64_t)n_tokens);
     metric_observe(&w->vitals.metrics[M_ENCODE], clock_ms_since(start) / 1e3);
@@ -306,6 +361,8 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
         store(w, jobs[i], &results[i]);
         engine_result_free(&results[i]);
     }
+    complete_stored(w);
+    note_speed(w, n_tokens, clock_ms_since(start) / 1e3);
     return OK;
 }
 
@@ -329,9 +386,10 @@ static int run_batch(struct worker *w, struct error *err)
     vitals_advance(&w->vitals);
     for (size_t i = 0; i < n; i++)
         if (cached[i])
-            complete(w, wanted[i], M_CACHED);
+            add_stored(w, wanted[i], M_CACHED, clock_now_ns());
         else
             rest[n_rest++] = wanted[i];
+    complete_stored(w);
     return encode(w, rest, n_rest, err);
 }
 
@@ -340,21 +398,16 @@ static int run_batch(struct worker *w, struct error *err)
 /* While nothing waits, a forward pass of one token now and then proves that the device works. */
 static int probe(struct worker *w, struct error *err)
 {
-    static const int32_t bos[] = {2};
-    struct engine_request request = {.dtype = DTYPE_F32};
-    struct engine_prompt prompt = {bos, 1, &request};
-    struct engine_result result;
     struct error why = {0};
     int rc;
 
-    if (clock_ms_since(w->last_probe_ns) < PROBE_EVERY_MS)
+    if (clock_ms_since(atomic_load(&w->vitals.last_proof_ns)) < w->options.probe_every_ms)
         return OK;
-    w->last_probe_ns = clock_now_ns();
-    if ((rc = engine_encode(w->engine, &prompt, 1, &result, &why)) == OK)
-        engine_result_free(&result);
-    else if (rc == ERR_GPU)
+    rc = proof_run(w->engine, &why);
+    vitals_note_proof(&w->vitals, rc == OK);
+    if (rc == ERR_GPU)
         return error_set(err, why.code, "%s", why.text);
-    else
+    if (rc != OK)
         log_warn("probe_failed", "text=\"%s\"", why.text);
     return OK;
 }
@@ -365,6 +418,15 @@ static void back_off(struct worker *w)
     if (w->backoff_ms > BACKOFF_MAX_MS)
         w->backoff_ms = BACKOFF_MAX_MS;
     pause_ms(w->backoff_ms);
+}
+
+static void note_claim(struct worker *w, const struct claimed_job *jobs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        metric_observe(&w->vitals.metrics[M_WAIT], (double)jobs[i].waited_ms / 1e3);
+        if (jobs[i].attempt > 1)
+            metric_add(&w->vitals.metrics[M_REDELIVERED], 1);
+    }
 }
 
 /* One round: what is there is claimed and run. ERR_GPU alone is returned. */
@@ -382,7 +444,7 @@ static int round_of_work(struct worker *w, struct error *err)
         return OK;
     }
     rc = queue_claim(w->queue, w->options.owner, w->options.budget_tokens, w->options.max_jobs,
-                     w->options.lease_ms, 0, jobs, HAND_MAX, &n, &why);
+                     w->options.lease_ms, speed(w), jobs, HAND_MAX, &n, &why);
     if (rc == OK && n == 0)
         rc = queue_wait(w->queue, DOORBELL_MS, &rang, &why);
     if (vitals_note_queue(&w->vitals, rc, &why) != OK) {
@@ -392,12 +454,12 @@ static int round_of_work(struct worker *w, struct error *err)
     w->backoff_ms = 0;
     if (n == 0)
         return probe(w, err);
+    note_claim(w, jobs, n);
     hand_take(w->hand, jobs, n);
     metric_set(&w->vitals.metrics[M_IN_HAND], (int64_t)n);
     rc = run_batch(w, err);
     hand_let_go(w->hand);
     metric_set(&w->vitals.metrics[M_IN_HAND], 0);
-    w->last_probe_ns = clock_now_ns();
     return rc;
 }
 
@@ -423,7 +485,7 @@ static void *loop_main(void *arg)
 
 /* ---- from outside ---- */
 
-int worker_start(struct worker **out, struct engine *engine, const struct model_card *card,
+int worker_start(struct worker **out, struct engine *engine, struct registration *registration,
                  const struct worker_options *options, struct error *err)
 {
     struct worker *w;
@@ -436,11 +498,13 @@ int worker_start(struct worker **out, struct engine *engine, const struct model_
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->ended, NULL);
     vitals_init(&w->vitals);
+    vitals_note_proof(&w->vitals, true);
     w->options = *options;
     if (w->options.max_jobs > HAND_MAX)
         w->options.max_jobs = HAND_MAX;
     w->engine = engine;
-    queue_base(w->base, card->id, card->weights, card->compute);
+    w->card = registration_card(registration);
+    queue_base(w->base, w->card->id, w->card->weights, w->card->compute);
     keeper_options = (struct keeper_options){
         .queue_url = options->queue_url,
         .base = w->base,
@@ -449,6 +513,8 @@ int worker_start(struct worker **out, struct engine *engine, const struct model_
         .redis_timeout_ms = options->redis_timeout_ms,
         .lease_ms = options->lease_ms,
         .hang_ms = options->hang_ms,
+        .register_every_ms = options->register_every_ms,
+        .registration = registration,
         .engine = engine,
         .vitals = &w->vitals,
     };
@@ -559,6 +625,7 @@ bool worker_is_live(struct worker *w, char *why, size_t cap)
 bool worker_is_ready(struct worker *w, char *why, size_t cap)
 {
     double contact_ms = clock_ms_since(atomic_load(&w->vitals.last_contact_ns));
+    double proof_ms = clock_ms_since(atomic_load(&w->vitals.last_proof_ns));
 
     if (atomic_load(&w->draining)) {
         snprintf(why, cap, "draining");
@@ -576,7 +643,11 @@ bool worker_is_ready(struct worker *w, char *why, size_t cap)
         snprintf(why, cap, "no answer from the queue's Redis");
         return false;
     }
-    snprintf(why, cap, "ready");
+    if (atomic_load(&w->vitals.proof_failed)) {
+        snprintf(why, cap, "the last forward pass failed, %.0f s ago", proof_ms / 1e3);
+        return false;
+    }
+    snprintf(why, cap, "ready; the last forward pass was good, %.0f s ago", proof_ms / 1e3);
     return true;
 }
 

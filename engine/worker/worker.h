@@ -10,7 +10,7 @@
 
 #include "base/buf.h"
 #include "engine/engine.h"
-#include "jobs/card.h"
+#include "engine/worker/registration.h"
 
 struct worker;
 
@@ -23,12 +23,15 @@ struct worker_options {
     int64_t budget_tokens; /* of a batch */
     int max_jobs;          /* of a batch */
     int64_t result_ttl_ms;
-    int hang_ms; /* a loop that does not advance for so long is given up */
+    int register_every_ms; /* the model's card */
+    int probe_every_ms;    /* a forward pass of one token, while there is no work */
+    int hang_ms;           /* a loop that does not advance for so long is given up */
 };
 
-/* Takes the engine over until worker_stop(); it must have encoded something already. Borrowed
- * texts live as long as the worker. ERR_BUSY: a fixed name that another live engine has. */
-int worker_start(struct worker **out, struct engine *engine, const struct model_card *card,
+/* Takes over until worker_stop(): the engine, which was proven just now, and the registration,
+ * which was published. Borrowed texts live as long as the worker. ERR_BUSY: a fixed name that
+ * another live engine has. */
+int worker_start(struct worker **out, struct engine *engine, struct registration *registration,
                  const struct worker_options *options, struct error *err);
 
 /* No more claims: the batch in hand is finished. From any thread. */

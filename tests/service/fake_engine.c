@@ -22,7 +22,7 @@
 enum { MAX_CLAIMED = 32 };
 
 struct settings {
-    const char *redis_queue, *redis_cache, *tokenizer, *model_id, *weights, *journal;
+    const char *redis_queue, *redis_cache, *tokenizer, *model_id, *weights, *compute, *journal;
     int64_t n_states, width, delay_ms, lease_ms, max_jobs, slow_ms;
     int64_t slow_id, fail_id, hang_id, die_id;
     bool only_register;
@@ -35,6 +35,7 @@ static const struct option options[] = {
     {"tokenizer", 0, NULL, OPT_TEXT, FIELD(tokenizer), NULL, 0, 0, "PATH", "tokenizer.json"},
     {"model-id", 0, NULL, OPT_TEXT, FIELD(model_id), "tiny", 0, 0, "NAME", "of the card"},
     {"weights", 0, NULL, OPT_TEXT, FIELD(weights), NULL, 0, 0, "HEX", "digest of the card"},
+    {"compute", 0, NULL, OPT_TEXT, FIELD(compute), "float32", 0, 0, "WORD", "of the card"},
     {"journal", 0, NULL, OPT_TEXT, FIELD(journal), NULL, 0, 0, "PATH", "a line a computation"},
     {"states", 0, NULL, OPT_INT, FIELD(n_states), "8", 1, 256, "N", "of the card"},
     {"width", 0, NULL, OPT_INT, FIELD(width), "128", 1, 8192, "N", "of the card"},
@@ -78,9 +79,9 @@ static int register_card(const struct settings *s, struct model_card *card, stru
                                 .engine_version = "fake",
                                 .n_states = (int)s->n_states,
                                 .width = (int)s->width,
-                                .compute = "float32",
                                 .max_tokens = 1024,
                                 .has_hidden_states = true};
+    snprintf(card->compute, sizeof(card->compute), "%s", s->compute);
     snprintf(card->id, sizeof(card->id), "%s", s->model_id);
     for (int i = 0; i < CARD_DIGEST_SIZE - 1; i++)
         card->weights[i] = s->weights == NULL ? 'a' : s->weights[(size_t)i % strlen(s->weights)];
@@ -113,8 +114,8 @@ static void fill(unsigned char *out, size_t n, const struct payload *p)
         out[k] = (unsigned char)(seed + k * 7 + (k >> 8));
 }
 
-static int put(struct cache *cache, const struct settings *s, const struct claimed_job *job,
-               const struct payload *p, struct error *err)
+static int put(struct cache *cache, const struct settings *s, const struct model_card *card,
+               const struct claimed_job *job, const struct payload *p, struct error *err)
 {
     bool wide = strcmp(p->dtype, "float32") == 0, stored;
     size_t states = (size_t)p->n_layers, tokens = (size_t)p->n_ids, width = (size_t)s->width;
@@ -128,6 +129,8 @@ static int put(struct cache *cache, const struct settings *s, const struct claim
     if (data == NULL)
         return error_set(err, ERR_MEM, "fake_engine: no memory");
     fill(data, bytes, p);
+    snprintf(h.model, sizeof(h.model), "%s", card->id);
+    snprintf(h.weights, sizeof(h.weights), "%s", card->weights);
     snprintf(h.output, sizeof(h.output), "%s", p->output);
     for (int i = 0; i < p->n_layers; i++)
         len += (size_t)snprintf(h.layers + len, sizeof(h.layers) - len, "%s%d", i > 0 ? "," : "",
@@ -145,8 +148,8 @@ static int put(struct cache *cache, const struct settings *s, const struct claim
     return rc;
 }
 
-static int encode(const struct settings *s, struct queue *queue, struct cache *cache,
-                  const struct claimed_job *job, struct error *err)
+static int encode(const struct settings *s, const struct model_card *card, struct queue *queue,
+                  struct cache *cache, const struct claimed_job *job, struct error *err)
 {
     struct payload p = {0};
     enum lease_answer answer;
@@ -168,7 +171,7 @@ static int encode(const struct settings *s, struct queue *queue, struct cache *c
             fprintf(journal, "%s %d %d\n", job->id, job->attempt, p.n_ids);
             fclose(journal);
         }
-        if ((rc = put(cache, s, job, &p, err)) == OK)
+        if ((rc = put(cache, s, card, job, &p, err)) == OK)
             rc = queue_complete(queue, &job, 1, &answer, err);
     }
     payload_free(&p);
@@ -176,8 +179,8 @@ static int encode(const struct settings *s, struct queue *queue, struct cache *c
 }
 
 /* One claim; what goes wrong with Redis is tried again. */
-static int work(const struct settings *s, struct queue *queue, struct cache *cache,
-                const char *owner, struct error *err)
+static int work(const struct settings *s, const struct model_card *card, struct queue *queue,
+                struct cache *cache, const char *owner, struct error *err)
 {
     struct claimed_job jobs[MAX_CLAIMED];
     size_t n = 0;
@@ -185,13 +188,13 @@ static int work(const struct settings *s, struct queue *queue, struct cache *cac
     int rc;
 
     if ((rc = queue_wait(queue, 50, &rang, err)) != OK ||
-        (rc = queue_claim(queue, owner, 1 << 20, (int)s->max_jobs, (int)s->lease_ms, 0, jobs,
+        (rc = queue_claim(queue, owner, 1 << 20, (int)s->max_jobs, (int)s->lease_ms, 0.0, jobs,
                           MAX_CLAIMED, &n, err)) != OK)
         return rc;
     if (n > 0)
         pause_ms(s->delay_ms);
     for (size_t i = 0; i < n && rc == OK; i++)
-        rc = encode(s, queue, cache, &jobs[i], err);
+        rc = encode(s, card, queue, cache, &jobs[i], err);
     claimed_jobs_free(jobs, n);
     return rc;
 }
@@ -220,7 +223,7 @@ int main(int argc, char **argv)
         err = (struct error){0};
         if ((queue == NULL && queue_open(&queue, settings.redis_queue, base, 2000, &err) != OK) ||
             (cache == NULL && cache_open(&cache, settings.redis_cache, 2000, &err) != OK) ||
-            work(&settings, queue, cache, owner, &err) != OK) {
+            work(&settings, &card, queue, cache, owner, &err) != OK) {
             fprintf(stderr, "fake_engine: %s\n", err.text);
             pause_ms(100);
         }

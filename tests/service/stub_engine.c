@@ -11,6 +11,7 @@
  *     STUB_POISON     an id: a batch that holds it kills the process
  *     STUB_HANG       an id: a batch that holds it never ends
  *     STUB_SLOW       an id: a batch that holds it takes a second and a half
+ *     STUB_SICK       a path: while a file is there, a forward pass of one token is out of memory
  *     STUB_MEMORY     prompts; a batch of more is out of memory */
 #include <signal.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ enum { VOCABULARY = 1 << 20 };
 
 struct engine {
     struct engine_info info;
-    const char *weights;
+    const char *weights, *sick;
     long ms, poison, hang, slow, memory; /* -1: not set */
     _Atomic uint64_t steps;
 };
@@ -47,6 +48,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     if (e == NULL)
         return error_set(err, ERR_MEM, "stub: no memory");
     e->weights = getenv("STUB_WEIGHTS") == NULL ? "stub" : getenv("STUB_WEIGHTS");
+    e->sick = getenv("STUB_SICK");
     e->ms = setting("STUB_MS", 0);
     e->poison = setting("STUB_POISON", -1);
     e->hang = setting("STUB_HANG", -1);
@@ -142,6 +144,8 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
     memset(results, 0, (size_t)n_prompts * sizeof(*results));
     if (e->memory >= 0 && n_prompts > e->memory)
         return error_set(err, ERR_MEM, "stub: %d prompts are too many", n_prompts);
+    if (e->sick != NULL && n_prompts == 1 && prompts[0].n == 1 && access(e->sick, F_OK) == 0)
+        return error_set(err, ERR_MEM, "stub: sick");
     for (int i = 0; i < n_prompts; i++) {
         if (holds(&prompts[i], e->poison))
             raise(SIGKILL);

@@ -1,0 +1,8 @@
+/* proof.h - that an engine computes: a forward pass of one token. */
+#pragma once
+#include "base/error.h"
+#include "engine/engine.h"
+
+/* Encodes <bos> alone: the device works, and all of a pass's memory is there. ERR_GPU: it fails, or
+ * gives no numbers; ERR_MEM and the like: it may be better next time. */
+int proof_run(struct engine *engine, struct error *err);
