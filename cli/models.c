@@ -40,9 +40,10 @@ static const struct option options[] = {
 static const struct program program = {
     .name = "prompt-encoder models",
     .usage = "[options]",
-    .about = "Lists the models that a queue takes work for: id, weights, what it computes in, its\n"
-             "engines, and what waits. With --remove a model's card goes, and with it its work is\n"
-             "no longer taken.",
+    .about =
+        "Lists the models that a queue takes work for: id, weights, what they are computed in,\n"
+        "engines, and what waits. With --remove a model's card goes: no more work is taken for\n"
+        "it.",
     .options = options,
 };
 
@@ -189,7 +190,7 @@ static int remove_card(const struct settings *s, struct redis *redis,
                          card->id, DIGITS, card->weights, card->compute);
     printf("removed %s %s %s\n", card->id, card->weights, card->compute);
     if (depth.waiting + depth.delayed > 0)
-        printf("%" PRId64 " jobs are left in its queue, for an engine that comes back\n",
+        printf("jobs left in its queue, for an engine that comes back: %" PRId64 "\n",
                depth.waiting + depth.delayed);
     return OK;
 }

@@ -290,8 +290,9 @@ class Main(Case):
         self.assertIn("encode;dur=", headers["server-timing"])
         tensors, metadata = read_safetensors(body)
         ids = self.tokens("a red fox")
-        self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "output": "hidden_states",
-                                    "tokens": str(len(ids)), "truncated": "false"})
+        self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "model": "tiny",
+                                    "output": "hidden_states", "tokens": str(len(ids)),
+                                    "truncated": "false", "weights": "a" * 64})
         self.assertEqual(list(tensors), ["p0.hidden_states", "p0.token_ids"])
         self.assertEqual(tensors["p0.hidden_states"],
                          ("BF16", [8, len(ids), 128], tensor(ids, range(8), 128)))

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""The engine's program around its work: its card in Q, its queue, its metrics, its health.
+
+    test_engine.py SERVICE STUB_ENGINE TESTS_DIR SCRATCH_DIR [unittest's arguments]
+
+The real worker over an engine without a model (stub_engine.c), a real service, a Redis of each role.
+Standard library only; exit 77 where there is no redis-server.
+"""
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SERVICE, ENGINE, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:5])
+TINY = TESTS / "golden/gemma3-tiny"
+HANG = "日"  # a byte token that no other prompt here has
+
+
+def wait_until(true, seconds=20, what="it"):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        got = true()
+        if got:
+            return got
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come within {seconds} s")
+
+
+def metadata_of(data):
+    length = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + length])["__metadata__"]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="pe-engine-", dir="/tmp"))
+        self.processes = []
+        for role, *settings in (("queue", "--appendonly", "yes", "--appendfsync", "always",
+                                 "--maxmemory-policy", "noeviction"),
+                                ("cache", "--appendonly", "no", "--maxmemory-policy",
+                                 "allkeys-lfu", "--maxmemory", "512mb")):
+            (self.dir / role).mkdir()
+            self.start(role, "redis-server", "--port", "0", "--unixsocket",
+                       self.dir / f"{role}.sock", "--dir", self.dir / role, "--save", "",
+                       *settings)
+        for role in ("queue", "cache"):
+            wait_until(lambda r=role: self.redis(r, "ping") == "PONG", what=role)
+        self.urls = [f"--redis-{role}=unix:{self.dir}/{role}.sock" for role in ("queue", "cache")]
+
+    def tearDown(self):
+        for process in reversed(self.processes):
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes:
+            process.wait(30)
+        for log in self.dir.glob("*.log"):  # what a sanitizer had to say
+            text = log.read_text(errors="replace")
+            self.assertNotIn("Sanitizer", text)
+            self.assertNotIn("runtime error", text)
+        shutil.rmtree(self.dir)
+
+    def start(self, name, *argv, **env):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PE_")}
+        with open(self.dir / f"{name}.log", "ab") as log:
+            process = subprocess.Popen([str(a) for a in argv], stdout=log, stderr=log,
+                                       env={**clean, **env})
+        self.processes.append(process)
+        return process
+
+    def engine(self, name, *args, **env):
+        ready = self.dir / f"{name}.ready"
+        process = self.start(name, ENGINE, f"--model={TINY}", "--model-id=tiny", *self.urls,
+                             f"--admin-listen=unix:{self.dir}/{name}.admin",
+                             f"--ready-file={ready}", *args, **env)
+        wait_until(lambda: ready.exists() or process.poll() is not None, what=name)
+        self.assertIsNone(process.poll(), (self.dir / f"{name}.log").read_text())
+        return process
+
+    def service(self):
+        ready = self.dir / "service.ready"
+        (self.dir / "secret").write_text("x" * 32)
+        self.start("service", SERVICE, *self.urls, "--listen=127.0.0.1:0",
+                   f"--admin-listen=unix:{self.dir}/service.admin",
+                   f"--key-secret-file={self.dir}/secret", f"--ready-file={ready}")
+        wait_until(ready.exists, what="the service")
+        self.port = int(ready.read_text().splitlines()[0].split(":")[-1])
+
+    def encode(self, prompts, wait=30):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/v1/encode", json.dumps(
+            {"prompts": prompts, "dtype": "float32", "output": "hidden_states"}),
+            {"Content-Type": "application/json", "Prefer": f"wait={wait}"})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer.status, body
+
+    def redis(self, role, *words):
+        return subprocess.run(["redis-cli", "-s", str(self.dir / f"{role}.sock"), *words],
+                              capture_output=True, text=True).stdout.strip()
+
+    def admin(self, name, page):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(10)
+            s.connect(str(self.dir / f"{name}.admin"))
+            s.sendall(f"GET {page} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            head, _, body = s.makefile("rb").read().decode().partition("\r\n\r\n")
+        return int(head.split()[1]), body
+
+    def metric(self, name, series):
+        for line in self.admin(name, "/metrics")[1].splitlines():
+            if line.rsplit(" ", 1)[0] == series:
+                return float(line.rsplit(" ", 1)[1])
+        raise AssertionError(f"{series} is not among the metrics")
+
+    def cards(self):
+        return sorted(self.redis("queue", "hkeys", "pe:cards").split())
+
+
+class Cards(Case):
+    def test_a_card_is_seen_again_and_again(self):
+        self.engine("e", "--register-every=1")
+        card, = self.cards()
+        seen = self.redis("queue", "hget", "pe:cards:seen", card)
+        first = self.redis("queue", "hget", "pe:cards:first", card)
+        wait_until(lambda: self.redis("queue", "hget", "pe:cards:seen", card) > seen, 5)
+        self.assertEqual(self.redis("queue", "hget", "pe:cards:first", card), first)
+
+    def test_a_card_comes_back_that_was_lost(self):
+        self.engine("e", "--register-every=1", "--name=e")
+        self.service()
+        self.assertEqual(self.encode(["before"])[0], 200)
+        before = self.cards(), self.redis("queue", "keys", "pe:tokenizer:*")
+        self.redis("queue", "flushall")
+        wait_until(lambda: self.cards() == before[0], 5, "the card")
+        self.assertEqual(self.redis("queue", "keys", "pe:tokenizer:*"), before[1])
+        self.assertEqual(self.encode(["after"])[0], 200)
+
+    def test_what_is_computed_in_other_types_is_never_mixed(self):
+        self.engine("f32", "--compute=float32")
+        self.engine("bf16", "--compute=bfloat16")
+        cards = self.cards()
+        self.assertEqual([c.split(":")[0] + ":" + c.split(":")[2] for c in cards],
+                         ["tiny:bfloat16", "tiny:float32"])
+        self.assertEqual(len({c.split(":")[1] for c in cards}), 1)  # of the same weights
+        wait_until(lambda: len(self.redis("queue", "keys", "pe:{*}:wk").split()) == 2, 5)
+        self.assertEqual(sorted(self.redis("queue", "keys", "pe:{*}:wk").split()),
+                         [f"pe:{{{card}}}:wk" for card in cards])
+        for engine, card in zip(("bf16", "f32"), cards):
+            self.assertEqual(self.redis("queue", "zcard", f"pe:{{{card}}}:wk"), "1")
+            self.assertEqual(json.loads(self.redis("queue", "hget", "pe:cards", card))["compute"],
+                             card.split(":")[2])
+
+
+class Work(Case):
+    def calls(self, function, act):
+        """How often engines called it while act() ran."""
+        with open(self.dir / "monitor.log", "wb") as out:
+            monitor = subprocess.Popen(["redis-cli", "-s", str(self.dir / "queue.sock"), "monitor"],
+                                       stdout=out)
+        log = self.dir / "monitor.log"
+        wait_until(lambda: b"OK" in log.read_bytes(), what="the monitor")
+        try:
+            act()
+            self.redis("queue", "echo", "the end")
+            wait_until(lambda: b"the end" in log.read_bytes(), what="the monitor's end")
+        finally:
+            monitor.terminate()
+            monitor.wait(10)
+        return sum(f'_{function}"' in line for line in log.read_text(errors="replace").splitlines()
+                   if '"FCALL"' in line)
+
+    def check_encode(self, prompts):
+        status, body = self.encode(prompts)
+        self.assertEqual(status, 200, body[:200])
+        metadata = metadata_of(body)
+        self.assertEqual(f"{metadata['model']}:{metadata['weights']}:float32", self.cards()[0])
+
+    def test_small_results_are_completed_together(self):
+        self.engine("e")
+        self.service()
+        n = self.calls("complete", lambda: self.check_encode([f"small {i}" for i in range(32)]))
+        self.assertGreaterEqual(n, 1)
+        self.assertLessEqual(n, 16)
+        self.assertEqual(self.metric("e", 'pe_jobs_total{outcome="done"}'), 32)
+
+    def test_a_large_result_waits_for_no_other(self):
+        self.engine("e", STUB_STATES="64", STUB_WIDTH="1024")  # 1 MiB is 4 tokens
+        self.service()
+        n = self.calls("complete", lambda: self.check_encode([f"large one {i}" for i in range(4)]))
+        self.assertEqual(n, 4)
+
+    def test_waits_losses_and_speed_are_counted(self):
+        hang = json.loads(subprocess.run(
+            [SERVICE.parent / "prompt-encoder", "tokenize", "-m", TINY, HANG], capture_output=True,
+            check=True).stdout)[0][-1]
+        first = self.engine("first", "--lease-ms=1000", STUB_HANG=str(hang))
+        self.service()
+        self.check_encode(["quick"])
+        self.assertEqual(self.metric("first", "pe_queue_wait_seconds_count"), 1)
+        self.assertEqual(self.metric("first", "pe_jobs_redelivered_total"), 0)
+        wait_until(lambda: float(self.redis("queue", "hvals", f"pe:{{{self.cards()[0]}}}:wr")) > 0,
+                   what="the engine's speed")
+        self.assertEqual(self.encode([HANG], wait=0)[0], 202)
+        wait_until(lambda: self.metric("first", "pe_jobs_in_hand") == 1, what="the job")
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        self.engine("second", "--lease-ms=1000")
+        self.check_encode([HANG])
+        self.assertEqual(self.metric("second", "pe_jobs_redelivered_total"), 1)
+        self.assertGreaterEqual(self.metric("second", "pe_queue_wait_seconds_sum"), 0.9)
+        wait_until(lambda: self.metric("second", "pe_queue_leases_lost_total") == 1,
+                   what="the loss")
+
+
+class Health(Case):
+    def test_the_last_proof_is_shown(self):
+        sick = self.dir / "sick"
+        self.engine("e", "--probe-every=1", STUB_SICK=str(sick))
+        self.assertRegex(self.admin("e", "/readyz")[1],
+                         r"ready; the last forward pass was good, \d s ago")
+        sick.write_text("")
+        wait_until(lambda: self.admin("e", "/readyz")[0] == 503, 10, "the failed proof")
+        self.assertRegex(self.admin("e", "/readyz")[1], r"the last forward pass failed, \d s ago")
+        self.assertEqual(self.admin("e", "/livez")[0], 200)
+        sick.unlink()
+        wait_until(lambda: self.admin("e", "/readyz")[0] == 200, 10, "the good proof")
+
+
+if __name__ == "__main__":
+    if shutil.which("redis-server") is None:
+        print("SKIPPED: no redis-server")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
