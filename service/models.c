@@ -77,13 +77,29 @@ void model_release(const struct model *model)
 
 /* ---- reading the cards ---- */
 
-static bool is_same_card(const struct model_card *a, const struct model_card *b)
+static bool is_same_model(const struct model_card *a, const struct model_card *b)
 {
     return strcmp(a->id, b->id) == 0 && strcmp(a->weights, b->weights) == 0 &&
-           strcmp(a->compute, b->compute) == 0 && strcmp(a->tokenizer, b->tokenizer) == 0 &&
-           a->registered_ms == b->registered_ms && a->n_states == b->n_states &&
-           a->width == b->width && a->max_tokens == b->max_tokens &&
+           strcmp(a->compute, b->compute) == 0;
+}
+
+static bool is_same_card(const struct model_card *a, const struct model_card *b)
+{
+    return is_same_model(a, b) && strcmp(a->tokenizer, b->tokenizer) == 0 &&
+           strcmp(a->architecture, b->architecture) == 0 &&
+           strcmp(a->engine_version, b->engine_version) == 0 &&
+           a->registered_ms == b->registered_ms && a->seen_ms == b->seen_ms &&
+           a->is_live == b->is_live && a->n_states == b->n_states && a->width == b->width &&
+           a->max_tokens == b->max_tokens && a->vocabulary == b->vocabulary &&
            a->has_hidden_states == b->has_hidden_states;
+}
+
+static bool is_known(const struct models *m, const struct model_card *card)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (is_same_model(&m->list[i]->model.card, card))
+            return true;
+    return false;
 }
 
 static int load_tokenizer(struct shared_tokenizer **out, struct models *m,
@@ -143,8 +159,9 @@ static int make_model(struct held_model **out, struct models *m, const struct mo
     (*out)->model.card = *card;
     (*out)->model.tokenizer = shared->tokenizer;
     queue_base((*out)->model.base, card->id, card->weights, card->compute);
-    log_info("model", "id=%s weights=%.12s states=%d width=%d", card->id, card->weights,
-             card->n_states, card->width);
+    if (!is_known(m, card))
+        log_info("model", "id=%s weights=%.12s compute=%s states=%d width=%d", card->id,
+                 card->weights, card->compute, card->n_states, card->width);
     return OK;
 }
 
@@ -240,6 +257,7 @@ static int measure(struct models *m, struct error *err)
         }
         memcpy(depths[n].id, model->card.id, sizeof(depths[n].id));
         memcpy(depths[n].weights, model->card.weights, sizeof(depths[n].weights));
+        memcpy(depths[n].compute, model->card.compute, sizeof(depths[n].compute));
         n++;
     }
     m->measured_ns = clock_now_ns();

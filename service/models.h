@@ -35,16 +35,17 @@ struct models_options {
 int models_start(struct models **out, const struct models_options *options, struct error *err);
 void models_stop(struct models *m); /* NULL is fine */
 
-/* The newest of that name; NULL names the only one. The caller holds it: model_release(). */
+/* The first of that name in models_list()'s order; NULL names the only one. The caller holds it:
+ * model_release(). */
 bool models_find(struct models *m, const char *name, const struct model **out, struct problem *p);
-/* All, held; newest first. Returns how many. */
+/* All, held, in the order of card_list(): those with engines first. Returns how many. */
 size_t models_list(struct models *m, const struct model *out[CARD_MAX]);
 void model_hold(const struct model *model);
 void model_release(const struct model *model); /* NULL is fine */
 
 /* A model's queue as it was last measured, with engines or without. */
 struct model_depth {
-    char id[CARD_ID_SIZE], weights[CARD_DIGEST_SIZE];
+    char id[CARD_ID_SIZE], weights[CARD_DIGEST_SIZE], compute[CARD_WORD_SIZE];
     struct queue_depth depth;
 };
 /* Of all models; from any thread. Returns how many. */

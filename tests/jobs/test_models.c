@@ -22,6 +22,7 @@ static struct model_card card(const char *id, char weights)
     gnutls_hash_fast(GNUTLS_DIG_SHA256, compact.data, compact.len, digest);
     for (size_t i = 0; i < sizeof(digest); i++)
         snprintf(c.tokenizer + 2 * i, 3, "%02x", digest[i]);
+    snprintf(c.compute, sizeof(c.compute), "float32");
     snprintf(c.architecture, sizeof(c.architecture), "gemma3");
     snprintf(c.engine_version, sizeof(c.engine_version), "0.1.0");
     return c;
@@ -55,7 +56,7 @@ static void submit(const char *id, char weights, const char *job, int n_tokens)
     struct queue *queue;
 
     snprintf(one.id, sizeof(one.id), "%s", job);
-    queue_base(base, c.id, c.weights);
+    queue_base(base, c.id, c.weights, c.compute);
     CHECK_OK(queue_open(&queue, server.url, base, 2000, &err));
     CHECK_OK(
         queue_submit(queue, "t", 1, 0, &one, 1, false, &limits, &outcome, &result, NULL, &err));
