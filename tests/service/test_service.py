@@ -897,6 +897,170 @@ class Faults(Case):
         self.problem(self.service.request("GET", f"/v1/results/{KEY}"), 503, "cache_unavailable")
 
 
+class Losses(Case):
+    """What the queue or the cache loses while somebody waits; no engine works here unless a test
+    starts one. Events are forged: they are hints, and make the service look at once."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("losses")
+        cls.stack.engine("--only-register")
+        cls.service = cls.stack.service("--redis-timeout-ms", 8000)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def setUp(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(4)
+        self.addCleanup(self.pool.shutdown)
+        for key in self.open_jobs():  # of a test that failed
+            self.lose_job(key)
+
+    def ask(self, body, wait=30):
+        return self.pool.submit(self.service.encode, body, {"Prefer": f"wait={wait}"})
+
+    def open_jobs(self):
+        """Keys of the jobs in the queue."""
+        keys = [k.decode() for k in self.stack.queue.command("KEYS", "pe:{*}:j:*")]
+        return [k for k in keys
+                if self.stack.queue.command("HGET", k, "state") in (b"waiting", b"leased")]
+
+    def wait_for_jobs(self, n):
+        wait_until(lambda: len(self.open_jobs()) == n, what=f"{n} open jobs")
+        return self.open_jobs()
+
+    def announce(self, key):
+        base, _, job = key.rpartition(":j:")
+        self.stack.queue.command("XADD", f"{base}:ev", "*", "j", job, "s", "done")
+
+    def lose_job(self, key):
+        base, _, job = key.rpartition(":j:")
+        group = self.stack.queue.command("HGET", key, "group").decode()
+        self.stack.queue.command("DEL", key)
+        self.stack.queue.command("ZREM", f"{base}:w", group + job)
+
+    def compute(self, prompts):
+        """Their keys, once an engine has computed them."""
+        engine = self.stack.engine()
+        keys = []
+        for prompt in prompts:
+            headers, _ = self.good(self.service.encode({"prompt": prompt}))
+            keys.append(headers["etag"].strip('"').split(".")[0])
+        engine.end()
+        self.service.forget()
+        return keys
+
+    def test_a_job_lost_three_times_is_the_queues_fault(self):
+        answer = self.ask({"prompt": "lost again and again"})
+        for _ in range(3):
+            key, = self.wait_for_jobs(1)
+            self.lose_job(key)
+            self.announce(key)
+        self.problem(answer.result(20), 503, "queue_unavailable", "lost the job 3 times")
+        self.assertEqual(self.service.metric('pe_given_up_total{lost="job"}'), 1)
+        self.assertEqual(self.service.metric('pe_given_up_total{lost="result"}'), 0)
+        self.assertIn("job_lost_too_often", self.service.text())
+
+    def test_a_result_lost_three_times_is_the_caches_fault(self):
+        answer = self.ask({"prompt": "dropped again and again"})
+        before = self.service.metric('pe_given_up_total{lost="result"}')
+        for _ in range(3):
+            key, = self.wait_for_jobs(1)
+            base, _, job = key.rpartition(":j:")
+            group = self.stack.queue.command("HGET", key, "group").decode()
+            self.stack.queue.command("ZREM", f"{base}:w", group + job)
+            self.stack.queue.command("HSET", key, "state", "done")
+            self.announce(key)
+        self.problem(answer.result(20), 503, "cache_too_small")
+        self.assertEqual(self.service.metric('pe_given_up_total{lost="result"}'), before + 1)
+
+    def test_one_interest_a_request(self):
+        """The same prompt twice in one request is one interest, also when its job is sent again."""
+        answer = self.ask({"prompts": ["wanted once", "wanted once"]})
+        key, = self.wait_for_jobs(1)
+        self.lose_job(key)
+        self.announce(key)
+        self.wait_for_jobs(1)
+        wait_until(lambda: self.service.metric("pe_waiters") == 1)
+        time.sleep(0.2)
+        self.assertEqual(self.stack.queue.command("HGET", key, "interest"), b"1")
+        # somebody else wants it too: a cancellation that names the job twice takes one interest
+        other = self.ask({"prompt": "wanted once"})
+        wait_until(lambda: self.stack.queue.command("HGET", key, "interest") == b"2")
+        job = key.rpartition(":")[2]
+        _, states = self.good(self.service.request("DELETE", f"/v1/jobs/{job},{job}"))
+        self.assertEqual([j["state"] for j in json.loads(states)["jobs"]], ["waiting"] * 2)
+        _, states = self.good(self.service.request("DELETE", f"/v1/jobs/{job}"))
+        self.assertEqual([j["state"] for j in json.loads(states)["jobs"]], ["cancelled"])
+        for a in (answer, other):
+            self.problem(a.result(10), 410, "cancelled")
+
+    def test_the_same_prompt_twice_is_answered_at_once(self):
+        """Its result comes between the look into the cache and the queue's word that it is done."""
+        key, = self.compute(["a twin"])
+        self.stack.cache.command("RENAME", f"r:{key}", "aside")
+        fetches = self.service.metric("pe_fetches_total")
+        self.stack.queue.process.send_signal(signal.SIGSTOP)
+        try:
+            answer = self.ask({"prompts": ["a twin", "another", "a twin"], "negative_prompt": "a twin"}, 3)
+            time.sleep(0.5)
+            self.stack.cache.command("RENAME", "aside", f"r:{key}")
+        finally:
+            self.stack.queue.process.send_signal(signal.SIGCONT)
+        key, = self.wait_for_jobs(1)
+        engine = self.stack.engine()
+        start = time.monotonic()
+        _, body = self.good(answer.result(20))
+        self.assertLess(time.monotonic() - start, 2)
+        tensors = read_safetensors(body)[0]
+        for i in (2, 3):
+            self.assertEqual(tensors[f"p{i}.hidden_states"], tensors["p0.hidden_states"])
+        self.assertEqual(self.service.metric("pe_fetches_total"), fetches + 2)
+        engine.end()
+
+    def test_accepted_is_said_only_of_all_prompts(self):
+        """One prompt is in the queue and has waited enough; the other, whose result was dropped,
+        is still on its way there."""
+        key, = self.compute(["known before"])
+        self.stack.cache.command("DEL", f"r:{key}")
+        self.stack.queue.process.send_signal(signal.SIGSTOP)
+        try:
+            answer = self.ask({"prompts": ["new here", "known before"]}, 1)
+            time.sleep(0.5)
+            self.stack.cache.process.send_signal(signal.SIGSTOP)
+        finally:
+            self.stack.queue.process.send_signal(signal.SIGCONT)
+        try:
+            self.wait_for_jobs(1)
+            time.sleep(1.5)
+            self.assertFalse(answer.done(), "202 before all prompts were in the queue")
+        finally:
+            self.stack.cache.process.send_signal(signal.SIGCONT)
+        headers, body = self.good(answer.result(20), 202)
+        keys = self.open_jobs()
+        self.assertEqual(len(keys), 2)
+        self.good(self.service.request("DELETE", json.loads(body)["job"]))
+        self.assertEqual(self.open_jobs(), [])
+
+    def test_states_of_jobs_that_ended_while_waiting(self):
+        _, body = self.good(self.service.encode({"prompt": "tell me all"},
+                                                {"Prefer": "respond-async"}), 202)
+        path = json.loads(body)["job"]
+        waiting = self.pool.submit(self.service.request, "GET", path,
+                                   headers={"Prefer": "wait=20"})
+        result = self.pool.submit(self.service.request, "GET", path + "/result",
+                                  headers={"Prefer": "wait=20"})
+        wait_until(lambda: self.service.metric("pe_waiters") == 2)
+        engine = self.stack.engine()
+        job, = json.loads(self.good(waiting.result(20))[1])["jobs"]
+        self.assertEqual((job["state"], job["attempt"]), ("done", 1))
+        self.assertGreaterEqual(job["finished_ms"], job["enqueued_ms"])
+        self.assertGreater(job["enqueued_ms"], 1e12)
+        self.good(result.result(20))
+        engine.end()
+
+
 class Start(Case):
     """What stops the start, and how it ends."""
 
