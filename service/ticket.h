@@ -115,6 +115,6 @@ void ticket_close(struct ticket *t);
 void ticket_repair(struct ticket *t, size_t prompt);
 
 /* Seconds after which asking again makes sense: when the queue will have come to its jobs, as far
- * as is known; 5 where no engine has said yet how fast it is. 1 to 60, and a fifth more or less, so
- * that not all come back at once. */
+ * as is known. 5 where no live engine has said how fast it is; 1 for a ticket that submitted
+ * nothing. From 1 to 60, and a fifth more or less, so that not all come back at once. */
 int ticket_retry_after(struct ticket *t);

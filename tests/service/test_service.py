@@ -96,6 +96,13 @@ class Redis(Process):
             return False
 
 
+    def calls(self):
+        """Commands since CONFIG RESETSTAT, by name."""
+        lines = self.command("INFO", "commandstats").decode().splitlines()
+        return {line.split(":")[0].removeprefix("cmdstat_"): int(line.split("calls=")[1].split(",")[0])
+                for line in lines if line.startswith("cmdstat_")}
+
+
 class Service(Process):
     def __init__(self, stack, name, *flags):
         folder = stack.folder
@@ -1159,6 +1166,13 @@ class Losses(Case):
         self.good(self.service.request("DELETE", json.loads(body)["job"]))
         self.assertEqual(self.open_jobs(), [])
 
+    def test_a_hit_is_one_look_into_the_cache(self):
+        self.compute(["looked up"])
+        self.stack.cache.command("CONFIG", "RESETSTAT")
+        self.assertEqual(self.good(self.service.encode({"prompt": "looked up"}))[0]["x-cache"], "hit")
+        calls = self.stack.cache.calls()
+        self.assertEqual((calls["exec"], max(calls.values())), (1, 1), calls)
+
     def test_missed_events_are_made_up_for(self):
         """The service sleeps while the end is announced and the announcement is lost."""
         self.compute(["before"])
@@ -1259,6 +1273,20 @@ class Crowd(Case):
         self.assertEqual((words.count(b"X-Cache: miss"), words.count(b"X-Cache: joined")), (1, 999))
         self.assertEqual(self.service.metric("pe_fetches_total"), 1)
         self.assertEqual(self.service.metric("pe_waiters"), 0)
+
+    def test_rechecks_take_few_round_trips(self):
+        n = 100 if SANITIZED else 500
+        for i in range(n):
+            self.ask(f"prompt {i}")
+        self.wait_until_all_wait()
+        self.stack.queue.command("CONFIG", "RESETSTAT")
+        before = self.service.metric("pe_rechecks_total")
+        wait_until(lambda: self.service.metric("pe_rechecks_total") >= before + n)
+        calls = self.stack.queue.calls()
+        # 64 jobs a call; a few more measure the queue and look for cards
+        self.assertLessEqual(sum(calls.get(name, 0) for name in ("fcall", "fcall_ro")), n / 64 + 20)
+        self.stack.engine()
+        self.assertTrue(all(head.startswith(b"HTTP/1.1 200") for head, _, _ in self.answers()))
 
     def test_all_are_answered_soon(self):
         """Whatever waits, an answer leaves within a second of its result being there."""
