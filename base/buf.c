@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* explicit_bzero */
 #include "base/buf.h"
 
 #include <stdarg.h>
@@ -6,8 +7,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* realloc(), but what a secret leaves behind is wiped. */
+static char *move(struct buf *b, size_t cap)
+{
+    char *data;
+
+    if (!b->is_secret || b->data == NULL)
+        return realloc(b->data, cap);
+    if ((data = malloc(cap)) == NULL)
+        return NULL;
+    memcpy(data, b->data, b->len);
+    explicit_bzero(b->data, b->cap);
+    free(b->data);
+    return data;
+}
+
 void buf_free(struct buf *b)
 {
+    if (b->is_secret && b->data != NULL)
+        explicit_bzero(b->data, b->cap);
     free(b->data);
     b->data = NULL;
     b->len = 0;
@@ -33,7 +51,7 @@ int buf_extend(struct buf *b, void **out, size_t len, struct error *err)
             cap = cap > SIZE_MAX / 2 ? need : cap * 2;
         if (cap > b->max + 1)
             cap = b->max + 1;
-        if ((data = realloc(b->data, cap)) == NULL) {
+        if ((data = move(b, cap)) == NULL) {
             buf_free(b);
             return error_set(err, ERR_MEM, "buffer: no memory for %zu bytes", cap);
         }

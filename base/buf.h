@@ -7,6 +7,7 @@
  * Going over `max` is ERR_SIZE, never a truncation. After any failure the buffer is empty, so half
  * of an answer cannot be used by mistake. Not for sharing between threads. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/error.h"
@@ -15,7 +16,8 @@ struct buf {
     char *data; /* `len` bytes, then a NUL that is not counted; NULL while nothing was added */
     size_t len;
     size_t cap;
-    size_t max; /* bytes; set it before the first use */
+    size_t max;     /* bytes; set it before the first use */
+    bool is_secret; /* as max: no copy of the bytes is left in memory that is given back */
 };
 
 int buf_append(struct buf *b, const void *data, size_t len, struct error *err);
@@ -26,4 +28,4 @@ int buf_extend(struct buf *b, void **out, size_t len, struct error *err);
  * control characters (C0, DEL, C1) as spaces, "..." where it was cut. Expects UTF-8. */
 int buf_append_printable(struct buf *b, const char *text, size_t len, size_t max,
                          struct error *err);
-void buf_free(struct buf *b); /* leaves an empty buffer with the same ceiling */
+void buf_free(struct buf *b); /* leaves an empty buffer of the same kind */

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* explicit_bzero */
 #include "jobs/payload.h"
 
 #include <stdlib.h>
@@ -145,6 +146,8 @@ int payload_write(struct buf *out, const struct payload *p, struct error *err)
 
 void payload_free(struct payload *p)
 {
+    if (p->ids != NULL)
+        explicit_bzero(p->ids, (size_t)p->n_ids * sizeof(*p->ids));
     free(p->ids);
     p->ids = NULL;
     p->n_ids = 0;

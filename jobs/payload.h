@@ -33,8 +33,9 @@ struct payload {
     int32_t *ids;   /* [n_ids] */
 };
 
-/* Appends it to `out`. ERR_INPUT: it is not what payload_read() would take. */
+/* Appends it to `out`, which had better be a secret one: ids are as good as the prompt. ERR_INPUT:
+ * it is not what payload_read() would take. */
 int payload_write(struct buf *out, const struct payload *p, struct error *err);
 /* On success ids belong to *out (payload_free). ERR_FORMAT: the sentence names the place. */
 int payload_read(struct payload *out, const char *data, size_t len, struct error *err);
-void payload_free(struct payload *p); /* a zeroed one is fine */
+void payload_free(struct payload *p); /* wipes the ids; a zeroed one is fine */

@@ -64,30 +64,27 @@ local function virtual_time(b)
     return tonumber(redis.call('HGET', b .. ':m', 'v') or '0')
 end
 
--- Nobody waits who could be overtaken: the tags lose their meaning.
-local function forget_tags(b)
-    redis.call('UNLINK', b .. ':f')
-    redis.call('HDEL', b .. ':m', 'v', 'tokens')
-end
-
-local function count_open(b, tenant, n)
-    if redis.call('HINCRBY', b .. ':tc', tenant, n) > 0 then
-        return
-    end
-    redis.call('HDEL', b .. ':tc', tenant)
-    if redis.call('EXISTS', b .. ':tc') == 0 then
-        forget_tags(b)
+-- With the last open job the tags lose their meaning: nobody waits who could be overtaken. And the
+-- counts are right again, whatever became of jobs that vanished.
+local function begin_anew_if_idle(b)
+    if redis.call('EXISTS', b .. ':w', b .. ':d', b .. ':l') == 0 then
+        redis.call('UNLINK', b .. ':f', b .. ':tc')
+        redis.call('HDEL', b .. ':m', 'v', 'tokens')
     end
 end
 
--- Drops what `set` still has of a job that is not there. Nobody knows whose it was and what it
--- cost; with the last job the counts are right again.
+-- One open job of a tenant less; it is in none of the sets any more.
+local function count_out(b, tenant)
+    if redis.call('HINCRBY', b .. ':tc', tenant, -1) <= 0 then
+        redis.call('HDEL', b .. ':tc', tenant)
+    end
+    begin_anew_if_idle(b)
+end
+
+-- Drops what a set still has of a job that is not there. Nobody knows whose it was and what it cost.
 local function drop(b, set, member)
     redis.call('ZREM', b .. set, member)
-    if redis.call('EXISTS', b .. ':w', b .. ':d', b .. ':l') == 0 then
-        redis.call('UNLINK', b .. ':tc')
-        forget_tags(b)
-    end
+    begin_anew_if_idle(b)
 end
 
 local function enter_waiting(b, id)
@@ -123,7 +120,7 @@ local function finish(b, id, t, state, err)
     redis.call('PEXPIRE', j, KEEP[state])
     redis.call('XADD', b .. ':ev', 'MAXLEN', '~', EVENTS_MAX, '*', 'j', id, 's', state, 'w', waited,
                't', took)
-    count_open(b, f[1] or '', -1)
+    count_out(b, f[1])
 end
 
 -- Whether `token` is the claim that holds the job: the fence before every write of an engine.
@@ -237,7 +234,7 @@ local function add(b, id, t, group, tag, tenant, deadline, tokens, payload)
                'payload', payload, 'deadline', deadline, 'enqueued', t, 'attempt', 0, 'lost', 0,
                'interest', 1)
     enter_waiting(b, id)
-    count_open(b, tenant, 1)
+    redis.call('HINCRBY', b .. ':tc', tenant, 1)
 end
 
 -- tenant weight deadline max_open max_tenant force, then id tokens payload of each job.

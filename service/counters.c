@@ -3,6 +3,8 @@
 #define STATUSES "requests answered, by status"
 #define RESULTS  "prompts asked for, by what the cache and the queue had"
 #define LOST     "jobs queued anew because something of theirs was gone"
+#define GIVEN_UP                                                                                   \
+    "prompts given up: the queue lost their job, or the cache their result, three times"
 
 static const int statuses[] = {200, 202, 304, 400, 404, 405, 406, 410, 411,
                                413, 415, 422, 429, 500, 502, 503, 504};
@@ -51,6 +53,8 @@ struct metric counters[COUNTERS] = {
         COUNT("pe_submits_total", "outcome=\"tenant_full\"", "groups sent to the queue"),
     [C_LOST_JOBS] = COUNT("pe_resubmits_total", "lost=\"job\"", LOST),
     [C_LOST_RESULTS] = COUNT("pe_resubmits_total", "lost=\"result\"", LOST),
+    [C_GIVEN_UP_JOBS] = COUNT("pe_given_up_total", "lost=\"job\"", GIVEN_UP),
+    [C_GIVEN_UP_RESULTS] = COUNT("pe_given_up_total", "lost=\"result\"", GIVEN_UP),
     [C_DAMAGED] = COUNT("pe_damaged_results_total", NULL, "results whose bytes failed their check"),
     [C_FETCHES] = COUNT("pe_fetches_total", NULL, "results fetched from the cache"),
     [C_PIECES] = COUNT("pe_fetched_pieces_total", NULL, "pieces of results fetched"),

@@ -15,6 +15,8 @@ enum counter {
     C_REFUSED_TENANT,
     C_LOST_JOBS,
     C_LOST_RESULTS,
+    C_GIVEN_UP_JOBS,
+    C_GIVEN_UP_RESULTS,
     C_DAMAGED,
     C_FETCHES,
     C_PIECES,

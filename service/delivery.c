@@ -132,29 +132,43 @@ static void answer_not_acceptable(struct exchange *x, const struct error *err)
     exchange_answer_problem(x, &p);
 }
 
-static void add_cache_header(struct exchange *x, const struct ticket *t)
+static void add_cache_header(struct exchange *x, struct ticket *t)
 {
     const char *word = "hit";
 
-    for (size_t i = 0; i < t->n; i++) {
-        if (t->prompts[i].was_missing && !t->prompts[i].joined)
-            word = "miss";
-        else if (t->prompts[i].was_missing && strcmp(word, "hit") == 0)
-            word = "joined";
-    }
     if (t->kind != TICKET_ENCODE && t->kind != TICKET_LOOKUP)
         return;
+    pthread_mutex_lock(&t->lock);
+    for (size_t i = 0; i < t->n; i++) {
+        const struct ticket_prompt *p = t->prompts[i].first;
+        if (p->was_missing && !p->joined)
+            word = "miss";
+        else if (p->was_missing && strcmp(word, "hit") == 0)
+            word = "joined";
+    }
+    pthread_mutex_unlock(&t->lock);
     exchange_add_header(x, "X-Cache", "%s", word);
     exchange_note_cache(x, word);
 }
 
 static void add_timing(struct exchange *x, const struct ticket *t)
 {
-    if (t->kind == TICKET_ENCODE)
-        exchange_add_header(x, "Server-Timing",
-                            "tokenize;dur=%.2f, lookup;dur=%.2f, encode;dur=%.2f, total;dur=%.2f",
-                            t->tokenize_ms, t->lookup_ms, t->encode_ms,
-                            clock_ms_since(exchange_start_ns(x)));
+    const struct {
+        const char *name;
+        double ms;
+    } times[] = {{"tokenize", t->times.tokenize}, {"lookup", t->times.lookup},
+                 {"queue", t->times.queue},       {"encode", t->times.encode},
+                 {"fetch", t->times.fetch},       {"total", clock_ms_since(exchange_start_ns(x))}};
+    char text[256] = "";
+    size_t len = 0;
+
+    if (t->kind != TICKET_ENCODE)
+        return;
+    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++)
+        if (times[i].ms >= 0)
+            len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s;dur=%.2f",
+                                    len > 0 ? ", " : "", times[i].name, times[i].ms);
+    exchange_add_header(x, "Server-Timing", "%s", text);
 }
 
 /* The answer of one prompt has a name; true when the client has it already and was told so. */
@@ -250,7 +264,7 @@ static int write_states(struct buf *out, const struct delivery *d, struct error 
     if ((rc = buf_printf(out, err, "{\"id\":\"%s\",\"jobs\":[", text)) != OK)
         return rc;
     for (size_t i = 0; i < t->n; i++) {
-        const struct ticket_prompt *p = &t->prompts[i];
+        const struct ticket_prompt *p = t->prompts[i].first;
         const struct job_status *s = &p->status;
         if ((rc = buf_printf(out, err, "%s{\"id\":\"%s\",\"state\":\"%s\"", i > 0 ? "," : "", p->id,
                              state_names[s->state])) != OK ||

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* explicit_bzero */
 #include "service/encode.h"
 
 #include <stdio.h>
@@ -32,8 +33,11 @@ struct work {
 
 static void work_free(struct work *w)
 {
-    for (size_t i = 0; i < w->request.n_prompts; i++)
+    for (size_t i = 0; i < w->request.n_prompts; i++) {
+        if (w->tokens[i].ids != NULL) /* as good as the prompt */
+            explicit_bzero(w->tokens[i].ids, w->tokens[i].n * sizeof(w->tokens[i].ids[0]));
         token_list_free(&w->tokens[i]);
+    }
     request_free(&w->request);
     model_release(w->model);
     free(w);
@@ -183,19 +187,22 @@ static int fill_prompt(struct ticket_prompt *out, const struct work *w, size_t i
     if (w->request.cache == CACHE_BYPASS)
         rc = key_make_random(out->id, err);
     else
-        rc = key_make(out->id, &w->service->secret,
-                      &(struct key_parts){.tenant = w->service->key_tenant,
-                                          .weights = card->weights,
-                                          .tokenizer = card->tokenizer,
-                                          .output = request_output_name(w->request.output),
-                                          .layers = w->layers,
-                                          .n_layers = w->n_layers,
-                                          .modalities = "",
-                                          .dtype = request_dtype_name(w->request.dtype),
-                                          .token_limit = card->max_tokens,
-                                          .prompt = text,
-                                          .prompt_len = len},
-                      err);
+        rc = key_make(
+            out->id, &w->service->secret,
+            &(struct key_parts){.tenant = w->service->key_tenant,
+                                .model = card->id,
+                                .weights = card->weights,
+                                .compute = card->compute,
+                                .tokenizer = card->tokenizer,
+                                .output = request_output_name(w->request.output),
+                                .layers = w->layers,
+                                .n_layers = w->n_layers,
+                                .modalities = request_modalities_name(w->request.modalities),
+                                .dtype = request_dtype_name(w->request.dtype),
+                                .token_limit = card->max_tokens,
+                                .prompt = text,
+                                .prompt_len = len},
+            err);
     if (rc != OK)
         return rc;
     if ((payload = calloc(1, sizeof(*payload))) == NULL)
@@ -210,7 +217,7 @@ static int fill_prompt(struct ticket_prompt *out, const struct work *w, size_t i
     payload->n_ids = (int)tokens->n;
     payload->ids = tokens->ids; /* borrowed */
     out->n_tokens = (int)tokens->n;
-    out->payload.max = PAYLOAD_MAX_BYTES;
+    out->payload = (struct buf){.max = PAYLOAD_MAX_BYTES, .is_secret = true};
     rc = payload_write(&out->payload, payload, err);
     free(payload);
     return rc;
@@ -230,7 +237,7 @@ static bool begin_ticket(struct work *w, struct problem *p)
                 : w->prefer.wait_s > s->max_wait_s ? s->max_wait_s
                                                    : w->prefer.wait_s;
     t->respond_async = w->prefer.respond_async || t->wait_s == 0;
-    t->tokenize_ms = w->tokenize_ms;
+    t->times.tokenize = w->tokenize_ms;
     for (size_t i = 0; i < w->request.n_prompts; i++)
         if (fill_prompt(&t->prompts[i], w, i, &err) != OK) {
             ticket_close(t);

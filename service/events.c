@@ -1,8 +1,6 @@
 #include "service/events.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,175 +10,156 @@
 #include "service/counters.h"
 
 enum {
-    BLOCK_MS = 1000,
+    BLOCK_MS = 250,    /* until a new model is followed */
     MAX_EVENTS = 1000, /* a read */
     RETRY_MS = 100
 };
 
-struct reader {
-    struct events *events;
-    char base[QUEUE_BASE_SIZE];
-    pthread_t thread;
-    atomic_bool stopping;
-    bool wanted; /* while the list is gone through */
-};
-
 struct events {
-    const char *queue_url;
-    int timeout_ms;
     struct waiters *waiters;
+    pthread_t thread;
+    bool started;
+    /* the thread's own: */
+    struct queue_events *reader;
+    struct queue_event *list; /* [MAX_EVENTS] */
+    bool away;                /* Redis did not answer */
+
     pthread_mutex_t lock; /* guards all below */
-    bool stopped;
-    struct reader *readers[CARD_MAX];
+    bool stopping;
+    bool changed; /* the bases, since the reader was told */
     size_t n;
+    char bases[CARD_MAX][QUEUE_BASE_SIZE];
 };
 
-static void pause_ms(int ms)
+static bool is_stopping(struct events *e)
 {
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    bool stopping;
 
-    nanosleep(&t, NULL);
+    pthread_mutex_lock(&e->lock);
+    stopping = e->stopping;
+    pthread_mutex_unlock(&e->lock);
+    return stopping;
 }
 
-/* Reads until something breaks or the reader stops. */
-static int follow(struct reader *r, struct queue_events *queue, struct queue_event *list,
-                  struct error *err)
+/* Tells the reader what is followed now, where that has changed. */
+static int follow(struct events *e, bool *fresh, struct error *err)
 {
-    const char *base = r->base;
-    bool fresh;
+    char bases[CARD_MAX][QUEUE_BASE_SIZE];
+    const char *pointers[CARD_MAX];
+    bool changed;
+    size_t n;
     int rc;
 
-    if ((rc = queue_events_follow(queue, &base, 1, &fresh, err)) != OK)
-        return rc;
-    /* what happened before the place is known only to the jobs */
-    waiters_recheck(r->events->waiters, r->base);
-    while (!atomic_load(&r->stopping)) {
-        bool missed = false;
-        size_t n = 0;
-        if ((rc = queue_events_read(queue, BLOCK_MS, list, MAX_EVENTS, &n, &missed, err)) != OK)
-            return rc;
-        count(C_EVENTS, (int)n);
-        if (missed) {
-            count(C_EVENTS_MISSED, 1);
-            waiters_recheck(r->events->waiters, r->base);
-        }
-        for (size_t i = 0; i < n; i++)
-            waiters_stir(r->events->waiters, list[i].id, list[i].state);
+    pthread_mutex_lock(&e->lock);
+    changed = e->changed;
+    e->changed = false;
+    n = e->n;
+    memcpy(bases, e->bases, n * sizeof(bases[0]));
+    pthread_mutex_unlock(&e->lock);
+    if (!changed)
+        return OK;
+    for (size_t i = 0; i < n; i++)
+        pointers[i] = bases[i];
+    if ((rc = queue_events_follow(e->reader, pointers, n, fresh, err)) != OK) {
+        pthread_mutex_lock(&e->lock);
+        e->changed = true; /* it has to be told again */
+        pthread_mutex_unlock(&e->lock);
     }
+    return rc;
+}
+
+static int read_once(struct events *e, struct error *err)
+{
+    bool fresh = false, missed = false;
+    size_t n = 0;
+    int rc;
+
+    if ((rc = follow(e, &fresh, err)) != OK)
+        return rc;
+    if (fresh) /* what happened before is known only to the jobs */
+        waiters_recheck(e->waiters);
+    if ((rc = queue_events_read(e->reader, BLOCK_MS, e->list, MAX_EVENTS, &n, &missed, err)) != OK)
+        return rc;
+    count(C_EVENTS, (int)n);
+    count(C_EVENTS_MISSED, missed);
+    for (size_t i = 0; i < n; i++)
+        waiters_stir(e->waiters, &e->list[i]);
+    if (missed || e->away)
+        waiters_recheck(e->waiters);
     return OK;
 }
 
 static void *run(void *arg)
 {
-    struct reader *r = arg;
-    struct queue_event *list = calloc(MAX_EVENTS, sizeof(*list));
-    bool was_away = false;
+    const struct timespec pause = {0, RETRY_MS * 1000000L};
+    struct events *e = arg;
 
-    while (list != NULL && !atomic_load(&r->stopping)) {
-        struct queue_events *queue = NULL;
+    while (!is_stopping(e)) {
         struct error err = {0};
-        if (queue_events_open(&queue, r->events->queue_url, r->events->timeout_ms, &err) == OK)
-            follow(r, queue, list, &err);
-        if (err.code != OK && !was_away)
+        bool failed = read_once(e, &err) != OK;
+        if (failed && !e->away)
             log_warn("events_away", "why=\"%s\"", err.text);
-        was_away = err.code != OK;
-        queue_events_close(queue);
-        if (!atomic_load(&r->stopping))
-            pause_ms(RETRY_MS);
+        else if (!failed && e->away)
+            log_info("events_back", "followed again");
+        e->away = failed;
+        if (failed)
+            nanosleep(&pause, NULL);
     }
-    free(list);
     return NULL;
-}
-
-static void stop_reader(struct reader *r)
-{
-    atomic_store(&r->stopping, true);
-    pthread_join(r->thread, NULL);
-    free(r);
-}
-
-static void start_reader(struct events *e, const char *base)
-{
-    struct reader *r = calloc(1, sizeof(*r));
-
-    if (r == NULL)
-        return;
-    r->events = e;
-    r->wanted = true;
-    snprintf(r->base, sizeof(r->base), "%s", base);
-    if (pthread_create(&r->thread, NULL, run, r) != 0) {
-        log_error("events", "why=\"cannot start a thread\"");
-        free(r);
-        return;
-    }
-    e->readers[e->n++] = r;
 }
 
 void events_follow(void *events, const struct model *const *models, size_t n)
 {
     struct events *e = events;
-    struct reader *gone[CARD_MAX];
-    size_t n_gone = 0, n_left = 0;
 
     pthread_mutex_lock(&e->lock);
-    for (size_t i = 0; i < e->n; i++)
-        e->readers[i]->wanted = false;
-    for (size_t k = 0; k < n; k++)
-        for (size_t i = 0; i < e->n; i++)
-            if (strcmp(e->readers[i]->base, models[k]->base) == 0)
-                e->readers[i]->wanted = true;
-    for (size_t i = 0; i < e->n; i++) {
-        if (e->readers[i]->wanted)
-            e->readers[n_left++] = e->readers[i];
-        else
-            gone[n_gone++] = e->readers[i];
+    e->changed = e->changed || n != e->n;
+    for (size_t i = 0; i < n && i < CARD_MAX; i++) {
+        e->changed = e->changed || strcmp(e->bases[i], models[i]->base) != 0;
+        memcpy(e->bases[i], models[i]->base, sizeof(e->bases[i]));
     }
-    e->n = n_left;
-    for (size_t k = 0; k < n && !e->stopped; k++) {
-        size_t i = 0;
-        while (i < e->n && strcmp(e->readers[i]->base, models[k]->base) != 0)
-            i++;
-        if (i == e->n && e->n < CARD_MAX)
-            start_reader(e, models[k]->base);
-    }
+    e->n = n < CARD_MAX ? n : CARD_MAX;
     pthread_mutex_unlock(&e->lock);
-    for (size_t i = 0; i < n_gone; i++)
-        stop_reader(gone[i]);
 }
 
 int events_start(struct events **out, const char *queue_url, int timeout_ms,
                  struct waiters *waiters, struct error *err)
 {
     struct events *e = calloc(1, sizeof(*e));
+    int rc;
 
     *out = NULL;
     if (e == NULL)
         return error_set(err, ERR_MEM, "events: no memory");
-    e->queue_url = queue_url;
-    e->timeout_ms = timeout_ms;
-    e->waiters = waiters;
     pthread_mutex_init(&e->lock, NULL);
+    e->waiters = waiters;
+    if ((e->list = calloc(MAX_EVENTS, sizeof(*e->list))) == NULL) {
+        rc = error_set(err, ERR_MEM, "events: no memory for %d events", MAX_EVENTS);
+        goto out;
+    }
+    if ((rc = queue_events_open(&e->reader, queue_url, timeout_ms, err)) != OK)
+        goto out;
+    if (pthread_create(&e->thread, NULL, run, e) != 0) {
+        rc = error_set(err, ERR_MEM, "events: cannot start their thread");
+        goto out;
+    }
+    e->started = true;
     *out = e;
-    return OK;
+    e = NULL; /* handed over */
+out:
+    events_free(e);
+    return rc;
 }
 
 void events_stop(struct events *e)
 {
-    struct reader *readers[CARD_MAX];
-    size_t n;
-
-    if (e == NULL)
+    if (e == NULL || !e->started)
         return;
     pthread_mutex_lock(&e->lock);
-    n = e->n;
-    memcpy(readers, e->readers, n * sizeof(readers[0]));
-    e->n = 0;
-    e->stopped = true;
+    e->stopping = true;
     pthread_mutex_unlock(&e->lock);
-    for (size_t i = 0; i < n; i++)
-        atomic_store(&readers[i]->stopping, true);
-    for (size_t i = 0; i < n; i++)
-        stop_reader(readers[i]);
+    pthread_join(e->thread, NULL);
+    e->started = false;
 }
 
 void events_free(struct events *e)
@@ -188,6 +167,8 @@ void events_free(struct events *e)
     if (e == NULL)
         return;
     events_stop(e);
+    queue_events_close(e->reader);
+    free(e->list);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }

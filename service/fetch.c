@@ -149,36 +149,32 @@ static int load_piece(struct result *r, struct io *io, size_t index, struct buf 
 /* Header and first piece; *found tells whether they are there. */
 static int load_begin(struct result *r, struct io *io, bool *found, struct error *err)
 {
-    struct buf first = {.max = CACHE_PIECE};
+    struct buf piece = {.max = CACHE_PIECE};
     int64_t start_ns = clock_now_ns();
     bool damaged = false;
     int rc;
 
     *found = false;
-    if ((rc = cache_get_begin(io_cache(io), r->id, &r->header, &first, found, &damaged, err)) != OK)
-        goto out;
+    rc = cache_get_begin(io_cache(io), r->id, &r->header, &piece, found, &damaged, err);
+    if (rc == OK && *found && !header_adds_up(&r->header)) {
+        *found = false;
+        damaged = true;
+        rc = cache_delete(io_cache(io), r->id, err);
+    }
     if (damaged)
         count(C_DAMAGED, 1);
-    if (!*found)
-        goto out;
-    if (!header_adds_up(&r->header)) {
-        count(C_DAMAGED, 1);
-        *found = false;
-        rc = cache_delete(io_cache(io), r->id, err);
-        goto out;
-    }
-    count(C_FETCHES, 1);
-    if ((r->pieces = calloc(cache_n_pieces(&r->header), sizeof(*r->pieces))) == NULL) {
+    if (rc == OK && *found &&
+        (r->pieces = calloc(cache_n_pieces(&r->header), sizeof(*r->pieces))) == NULL)
         rc = error_set(err, ERR_MEM, "fetch: no memory for the pieces of a result");
-        goto out;
+    if (rc != OK || !*found) {
+        buf_free(&piece);
+        return rc;
     }
     r->n_pieces = cache_n_pieces(&r->header);
-    count_piece(&first, start_ns);
-    r->pieces[0] = first;
-    first = (struct buf){0}; /* handed over */
-out:
-    buf_free(&first);
-    return rc;
+    r->pieces[0] = piece; /* handed over */
+    count(C_FETCHES, 1);
+    count_piece(&piece, start_ns);
+    return OK;
 }
 
 static void run_load(struct io *io, void *arg);

@@ -8,7 +8,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 
-#define SCHEMA "prompt-encoder key 1"
+#define SCHEMA "prompt-encoder key 2"
 
 enum { DIGEST_BYTES = 32 };
 
@@ -87,7 +87,8 @@ int key_make(char out[JOB_ID_SIZE], const struct key_secret *secret, const struc
         goto out;
     }
     failed = add_text(mac, SCHEMA) != 0 || add_text(mac, parts->tenant) != 0 ||
-             add_text(mac, parts->weights) != 0 || add_text(mac, parts->tokenizer) != 0 ||
+             add_text(mac, parts->model) != 0 || add_text(mac, parts->weights) != 0 ||
+             add_text(mac, parts->compute) != 0 || add_text(mac, parts->tokenizer) != 0 ||
              add_text(mac, parts->output) != 0 || add_text(mac, parts->modalities) != 0 ||
              add_text(mac, parts->dtype) != 0 || add_part(mac, numbers.data, numbers.len) != 0 ||
              add_part(mac, parts->prompt, parts->prompt_len) != 0;

@@ -22,7 +22,9 @@ int key_secret_load(struct key_secret *out, const char *path, struct error *err)
 
 struct key_parts {
     const char *tenant;     /* or "global" */
+    const char *model;      /* its id: answers name it */
     const char *weights;    /* digest */
+    const char *compute;    /* what matrix products compute in */
     const char *tokenizer;  /* digest */
     const char *output;     /* level */
     const int *layers;      /* [n_layers], all written out */

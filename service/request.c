@@ -231,10 +231,38 @@ static bool read_layers(struct request *r, struct problem *p)
     return true;
 }
 
+static bool read_modalities(struct request *r, struct problem *p)
+{
+    const json_t *list = json_object_get(r->root, "modalities");
+    size_t n = json_array_size(list);
+
+    if (list == NULL)
+        return true;
+    if (r->output == OUTPUT_HIDDEN_STATES)
+        return problem_set(p, PROBLEM_INVALID_FIELD,
+                           "'modalities' applies to features and embeddings, not to hidden_states");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        const char *text = json_string_length(item) == 5 ? json_string_value(item) : "";
+        unsigned modality = strcmp(text, "video") == 0   ? MODALITY_VIDEO
+                            : strcmp(text, "audio") == 0 ? MODALITY_AUDIO
+                                                         : 0;
+        if (modality == 0)
+            return problem_set(p, PROBLEM_INVALID_FIELD,
+                               "'modalities': item %zu is neither video nor audio", i);
+        if ((r->modalities & modality) != 0)
+            return problem_set(p, PROBLEM_INVALID_FIELD, "'modalities': %s is wanted twice", text);
+        r->modalities |= modality;
+    }
+    return n > 0 || problem_set(p, PROBLEM_INVALID_FIELD,
+                                "'modalities' must be a list of video, audio or both");
+}
+
 bool request_parse_encode(struct request *out, const char *body, size_t len, struct problem *p)
 {
-    static const char *const known[] = {"prompt", "prompts", "negative_prompt", "model", "output",
-                                        "layers", "dtype",   "on_overflow",     "cache", NULL};
+    static const char *const known[] = {
+        "prompt", "prompts", "negative_prompt", "model",       "output", "modalities",
+        "layers", "dtype",   "cache",           "on_overflow", NULL};
     int output = OUTPUT_HIDDEN_STATES, dtype = DTYPE_NAME_BFLOAT16, overflow = 0, cache = CACHE_USE;
 
     memset(out, 0, sizeof(*out));
@@ -249,7 +277,7 @@ bool request_parse_encode(struct request *out, const char *body, size_t len, str
     out->dtype = (enum request_dtype)dtype;
     out->overflow_is_error = overflow == 1;
     out->cache = (enum request_cache)cache;
-    return true;
+    return read_modalities(out, p);
 }
 
 bool request_parse_tokenize(struct request *out, const char *body, size_t len, struct problem *p)
@@ -276,6 +304,13 @@ void request_free(struct request *r)
 const char *request_output_name(enum request_output output)
 {
     return output_words[output];
+}
+
+const char *request_modalities_name(unsigned modalities)
+{
+    static const char *const names[] = {"", "video", "audio", "video,audio"};
+
+    return names[modalities & (MODALITY_VIDEO | MODALITY_AUDIO)];
 }
 
 const char *request_dtype_name(enum request_dtype dtype)

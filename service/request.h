@@ -19,6 +19,7 @@ enum {
 };
 
 enum request_output { OUTPUT_HIDDEN_STATES, OUTPUT_FEATURES, OUTPUT_EMBEDDINGS };
+enum request_modality { MODALITY_VIDEO = 1, MODALITY_AUDIO = 2 };
 enum request_dtype { DTYPE_NAME_BFLOAT16, DTYPE_NAME_FLOAT16, DTYPE_NAME_FLOAT32 };
 enum request_cache { CACHE_USE, CACHE_REFRESH, CACHE_BYPASS };
 
@@ -40,6 +41,7 @@ struct request {
     bool overflow_is_error;
     int n_layers; /* 0: all */
     int layers[REQUEST_MAX_LAYERS];
+    unsigned modalities; /* of enum request_modality; 0: not said, and of OUTPUT_HIDDEN_STATES */
 };
 
 /* True, or false and *p says why. Free *out with request_free() either way. */
@@ -49,5 +51,7 @@ bool request_parse_tokenize(struct request *out, const char *body, size_t len, s
 void request_free(struct request *r); /* a zeroed one is fine; prompts are wiped */
 
 const char *request_output_name(enum request_output output); /* "hidden_states" */
-const char *request_dtype_name(enum request_dtype dtype);    /* "bfloat16" */
+/* "video,audio", in this order whatever the request's was; "" for none. */
+const char *request_modalities_name(unsigned modalities);
+const char *request_dtype_name(enum request_dtype dtype); /* "bfloat16" */
 size_t request_dtype_bytes(enum request_dtype dtype);

@@ -34,7 +34,8 @@ struct waiters {
 struct check {
     struct io_task task;
     struct waiters *waiters;
-    bool said_done; /* an event did: the result is looked for first */
+    bool said_done;         /* an event did, of the only job: the result is looked for first */
+    int waited_ms, took_ms; /* as the event has them */
     size_t n;
     struct check_job {
         char id[JOB_ID_SIZE], base[QUEUE_BASE_SIZE];
@@ -52,15 +53,34 @@ static struct waiter **bucket_of(struct waiters *t, const char *id)
 
 /* ---- looking at jobs ---- */
 
-/* Takes those who wait for a job out of the table; they are linked by `next`. */
-static struct waiter *take(struct waiters *t, const char *id)
+/* With the lock held. */
+static bool is_one(const struct waiter *w, const char *id, bool wants_status)
+{
+    return w->submitted && w->wants_status == wants_status && strcmp(w->id, id) == 0;
+}
+
+static bool is_wanted(struct waiters *t, const char *id, bool wants_status)
+{
+    struct waiter *w;
+
+    pthread_mutex_lock(&t->lock);
+    w = *bucket_of(t, id);
+    while (w != NULL && !is_one(w, id, wants_status))
+        w = w->next;
+    pthread_mutex_unlock(&t->lock);
+    return w != NULL;
+}
+
+/* Takes those who wait for a job, its status or its result, out of the table; they are linked by
+ * `next`. */
+static struct waiter *take(struct waiters *t, const char *id, bool wants_status)
 {
     struct waiter *taken = NULL;
 
     pthread_mutex_lock(&t->lock);
     for (struct waiter **at = bucket_of(t, id); *at != NULL;) {
         struct waiter *w = *at;
-        if (!w->submitted || strcmp(w->id, id) != 0) {
+        if (!is_one(w, id, wants_status)) {
             at = &w->next;
             continue;
         }
@@ -74,50 +94,119 @@ static struct waiter *take(struct waiters *t, const char *id)
     return taken;
 }
 
-/* Asks for a job's state and, when it is over, tells who waits. */
-static int look_at(struct waiters *t, struct io *io, const struct check_job *job, bool said_done,
+static void tell(struct waiters *t, struct io *io, const char *id, bool wants_status,
+                 const struct job_end *end)
+{
+    struct waiter *next;
+
+    for (struct waiter *w = take(t, id, wants_status); w != NULL; w = next) {
+        next = w->next;
+        w->over(w, io, end);
+    }
+}
+
+/* Those who want the result of a job that is over. */
+static int tell_result(struct waiters *t, struct io *io, const char *id, struct job_end *end,
+                       bool only_if_there, struct error *err)
+{
+    int64_t start_ns = clock_now_ns();
+    int rc;
+
+    if (!is_wanted(t, id, false))
+        return OK;
+    if (end->status.state == JOB_DONE &&
+        (rc = fetch_open(&end->result, t->fetch, io, id, err)) != OK)
+        return rc;
+    end->fetch_ms = clock_ms_since(start_ns);
+    if (end->result != NULL || !only_if_there)
+        tell(t, io, id, false, end);
+    result_release(end->result);
+    end->result = NULL;
+    return OK;
+}
+
+/* What Q says of a job. */
+static int end_job(struct waiters *t, struct io *io, const char *id,
+                   const struct job_status *status, struct error *err)
+{
+    struct job_end end = {.status = *status, .queue_ms = -1, .encode_ms = -1};
+
+    if (job_is_open(status->state))
+        return OK;
+    if (status->started_ms != 0) {
+        end.queue_ms = (int)(status->started_ms - status->enqueued_ms);
+        if (status->finished_ms != 0)
+            end.encode_ms = (int)(status->finished_ms - status->started_ms);
+    }
+    tell(t, io, id, true, &end);
+    return tell_result(t, io, id, &end, false, err);
+}
+
+/* Asks for the states of `n` jobs of one queue, at most QUEUE_CLAIM_MAX, and tells who waits for
+ * one that is over. */
+static int look_at(struct waiters *t, struct io *io, const struct check_job *jobs, size_t n,
                    struct error *err)
 {
-    struct job_status status = {.state = JOB_DONE};
-    struct result *result = NULL;
-    struct waiter *w, *next;
+    const char *ids[QUEUE_CLAIM_MAX];
+    struct job_status *states;
     struct queue *queue;
-    int rc = OK;
+    int rc;
 
-    if (said_done && (rc = fetch_open(&result, t->fetch, io, job->id, err)) != OK)
-        return rc;
-    if (result == NULL) {
-        count(C_RECHECKS, 1);
-        if ((rc = io_queue(&queue, io, job->base, err)) != OK ||
-            (rc = queue_status(queue, (const char *const[]){job->id}, 1, &status, err)) != OK) {
-            io_queue_failed(io, err);
-            return rc;
-        }
-        if (job_is_open(status.state))
-            return OK;
-        if (status.state == JOB_DONE &&
-            (rc = fetch_open(&result, t->fetch, io, job->id, err)) != OK)
-            return rc;
-    }
-    for (w = take(t, job->id); w != NULL; w = next) {
-        next = w->next;
-        w->over(w, io, &status, result);
-    }
-    result_release(result);
-    return OK;
+    if ((states = calloc(n, sizeof(*states))) == NULL)
+        return error_set(err, ERR_MEM, "waiters: no memory for the states of %zu jobs", n);
+    for (size_t i = 0; i < n; i++)
+        ids[i] = jobs[i].id;
+    count(C_RECHECKS, (int)n);
+    if ((rc = io_queue(&queue, io, jobs[0].base, err)) != OK ||
+        (rc = queue_status(queue, ids, n, states, err)) != OK)
+        io_queue_failed(io, err);
+    for (size_t i = 0; i < n && rc == OK; i++)
+        rc = end_job(t, io, ids[i], &states[i], err);
+    free(states);
+    return rc;
+}
+
+static int by_base(const void *a, const void *b)
+{
+    return strcmp(((const struct check_job *)a)->base, ((const struct check_job *)b)->base);
+}
+
+/* What an event announced: who wants the result gets it without a question to Q. */
+static int look_for_result(struct check *check, struct io *io, struct error *err)
+{
+    struct job_end end = {
+        .status.state = JOB_DONE, .queue_ms = check->waited_ms, .encode_ms = check->took_ms};
+
+    return tell_result(check->waiters, io, check->jobs[0].id, &end, true, err);
+}
+
+static bool is_settled(const struct check *check)
+{
+    const char *id = check->jobs[0].id;
+
+    return !is_wanted(check->waiters, id, false) && !is_wanted(check->waiters, id, true);
 }
 
 static void run_check(struct io *io, void *arg)
 {
     struct check *check = arg;
     struct error err = {0};
+    int rc = OK;
 
-    /* Redis away: the next recheck comes, and the waiters stay */
-    for (size_t i = 0; i < check->n; i++)
-        if (look_at(check->waiters, io, &check->jobs[i], check->said_done, &err) != OK) {
-            log_debug("recheck_failed", "why=\"%s\"", err.text);
-            break;
-        }
+    if (check->said_done) {
+        rc = look_for_result(check, io, &err);
+        if (rc == OK && is_settled(check))
+            check->n = 0;
+    }
+    qsort(check->jobs, check->n, sizeof(check->jobs[0]), by_base);
+    for (size_t i = 0, n; i < check->n && rc == OK; i += n) {
+        for (n = 1; n < QUEUE_CLAIM_MAX && i + n < check->n; n++)
+            if (strcmp(check->jobs[i + n].base, check->jobs[i].base) != 0)
+                break;
+        rc = look_at(check->waiters, io, &check->jobs[i], n, &err);
+    }
+    if (rc != OK) /* Redis away: the next recheck comes, and the waiters stay */
+        log_debug("recheck_failed", "why=\"%s\"", err.text);
     free(check);
 }
 
@@ -140,15 +229,19 @@ static void add_job(struct check *check, const struct waiter *w)
     snprintf(job->base, sizeof(job->base), "%s", w->base);
 }
 
-/* No memory for it: the next recheck does it. */
-static void check_one(struct waiters *t, const struct waiter *w, bool said_done)
+/* `event`: what announced the end, or NULL. No memory for it: the next recheck does it. */
+static void check_one(struct waiters *t, const struct waiter *w, const struct queue_event *event)
 {
     struct check *check = new_check(t, 1);
 
     if (check == NULL)
         return;
     add_job(check, w);
-    check->said_done = said_done;
+    if (event != NULL && event->state == JOB_DONE) {
+        check->said_done = true;
+        check->waited_ms = event->waited_ms;
+        check->took_ms = event->took_ms;
+    }
     io_pool_run(t->pool, &check->task);
 }
 
@@ -174,7 +267,16 @@ void waiters_submitted(struct waiters *t, struct waiter *w)
     pthread_mutex_lock(&t->lock);
     w->submitted = true;
     if (w->listed && w->stirred) /* its end was announced while it was being submitted */
-        check_one(t, w, true);
+        check_one(t, w, NULL);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void waiters_submitted_before(struct waiters *t, struct waiter *w)
+{
+    pthread_mutex_lock(&t->lock);
+    w->submitted = true;
+    if (w->listed)
+        check_one(t, w, NULL);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -195,32 +297,32 @@ bool waiters_remove(struct waiters *t, struct waiter *w)
     return was_listed;
 }
 
-void waiters_stir(struct waiters *t, const char *id, enum job_state state)
+void waiters_stir(struct waiters *t, const struct queue_event *event)
 {
     struct waiter *found = NULL;
 
-    if (job_is_open(state))
+    if (job_is_open(event->state))
         return;
     pthread_mutex_lock(&t->lock);
-    for (struct waiter *w = *bucket_of(t, id); w != NULL; w = w->next)
-        if (strcmp(w->id, id) == 0) {
+    for (struct waiter *w = *bucket_of(t, event->id); w != NULL; w = w->next)
+        if (strcmp(w->id, event->id) == 0) {
             w->stirred = true;
             if (w->submitted)
                 found = w;
         }
     if (found != NULL)
-        check_one(t, found, state == JOB_DONE);
+        check_one(t, found, event);
     pthread_mutex_unlock(&t->lock);
 }
 
-void waiters_recheck(struct waiters *t, const char *base)
+void waiters_recheck(struct waiters *t)
 {
     struct check *check = NULL;
 
     pthread_mutex_lock(&t->lock);
     for (size_t b = 0; b < N_BUCKETS; b++)
         for (struct waiter *w = t->buckets[b]; w != NULL; w = w->next) {
-            if (!w->submitted || (base != NULL && strcmp(base, w->base) != 0))
+            if (!w->submitted)
                 continue;
             if (check != NULL && strcmp(check->jobs[check->n - 1].id, w->id) == 0)
                 continue; /* another waiter of the same job */
@@ -300,7 +402,7 @@ static void *run(void *arg)
             late->late(late);
         }
         if (!stopping && clock_now_ns() > next_check_ns) {
-            waiters_recheck(t, NULL);
+            waiters_recheck(t);
             next_check_ns = clock_now_ns() +
                             (RECHECK_MS * 4 / 5 + clock_now_ns() / 1000 % (RECHECK_MS * 2 / 5)) *
                                 INT64_C(1000000);

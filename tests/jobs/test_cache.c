@@ -87,6 +87,7 @@ static void check_whole(const char *id, const char *want, size_t bytes)
     CHECK(found && !damaged);
     CHECK_INT(h.bytes, bytes);
     CHECK_INT(h.crc32c, crc32c(0, want, bytes));
+    CHECK(first_piece.len == CACHE_PIECE && memcmp(first_piece.data, want, CACHE_PIECE) == 0);
     for (size_t i = 0; i < cache_n_pieces(&h); i++) {
         CHECK_OK(cache_get_piece(cache, id, &h, i, &piece, &found, &damaged, &err));
         CHECK(found && !damaged);
@@ -108,6 +109,8 @@ static void a_result_comes_back_as_it_was(void)
     CHECK_INT(h.crc32c, crc32c(0, data, SIZE));
     check_whole("aaa", data, SIZE);
     CHECK_OK(cache_get_begin(cache, "aaa", &back, &first_piece, &found, &damaged, &err));
+    CHECK_TEXT(back.model, "gemma-3-12b");
+    CHECK_INT(strspn(back.weights, "a"), 64);
     CHECK_TEXT(back.output, "hidden_states");
     CHECK_TEXT(back.layers, "0,12,\"x\"");
     CHECK(back.n_tokens == 61 && back.truncated && back.n_tensors == 2);
@@ -126,7 +129,7 @@ static void a_result_comes_back_as_it_was(void)
               "piece 3 of 3");
     CHECK_OK(cache_delete(cache, "aaa", &err));
     CHECK_OK(cache_get_begin(cache, "aaa", &back, &first_piece, &found, &damaged, &err));
-    CHECK(!found && !damaged);
+    CHECK(!found && !damaged && first_piece.len == 0);
     CHECK_OK(cache_get_piece(cache, "aaa", &h, 0, &piece, &found, &damaged, &err));
     CHECK(!found && !damaged);
 }
@@ -258,6 +261,90 @@ static void damage_is_found_and_removed(void)
         CHECK_OK(put("ddd", &h, data, false)); /* and it may be computed again */
         CHECK(stored);
     }
+}
+
+/* The first piece is checked with the header. */
+static void damage_in_the_first_piece(void)
+{
+    struct cache_header h = header(SIZE), back;
+    redisReply *reply;
+
+    for (int kind = 0; kind < 3; kind++) {
+        flush();
+        CHECK_OK(put("ddd", &h, data, false));
+        if (kind == 0) {
+            set("ddd", "0", data + 1, CACHE_PIECE);
+        } else if (kind == 1) {
+            set("ddd", "0", data, CACHE_PIECE - 1);
+        } else {
+            CHECK_OK(redis_commandf(admin, &reply, &err, "HDEL r:ddd 0"));
+            freeReplyObject(reply);
+        }
+        CHECK_OK(cache_get_begin(cache, "ddd", &back, &first_piece, &found, &damaged, &err));
+        CHECK(!found && damaged && first_piece.len == 0);
+        CHECK_INT(n_keys(), 0);
+        CHECK_OK(put("ddd", &h, data, false));
+        check_whole("ddd", data, SIZE);
+    }
+}
+
+/* No tokens, no bytes, no pieces: a result all the same. */
+static void an_empty_result(void)
+{
+    struct cache_header h = header(2000), back;
+    const void *parts[] = {data};
+    const size_t bytes[] = {0};
+
+    flush();
+    h.n_tensors = 1;
+    h.tensors[0].shape[1] = 0;
+    h.tensors[0].bytes = h.bytes = 0;
+    CHECK_OK(cache_put(cache, "eee", &h, parts, bytes, 1, TTL_MS, false, &stored, &err));
+    CHECK(stored);
+    CHECK_OK(cache_get_begin(cache, "eee", &back, &first_piece, &found, &damaged, &err));
+    CHECK(found && !damaged && back.bytes == 0 && first_piece.len == 0);
+}
+
+/* Results come and go while they are looked for: each look sees one or none, and takes none for
+ * damaged, which would delete it. */
+static void results_come_and_go(void)
+{
+    struct cache_header h = header(2000), back;
+    int status, n_found = 0, n_absent = 0;
+    pid_t writer;
+
+    flush();
+    fflush(stdout);
+    if ((writer = fork()) == 0) {
+        const void *parts[] = {data};
+        const size_t bytes[] = {2000};
+        struct cache *mine = NULL;
+        struct error why = {0};
+        bool was_stored = true;
+        int rc = cache_open(&mine, servers[0].url, 5000, &why);
+
+        for (int i = 0; i < 3000 && rc == OK && was_stored; i++)
+            if ((rc = cache_put(mine, "ccc", &h, parts, bytes, 1, TTL_MS, false, &was_stored,
+                                &why)) == OK)
+                rc = cache_delete(mine, "ccc", &why);
+        cache_close(mine);
+        _exit(rc == OK && was_stored ? 0 : 1);
+    }
+    while (waitpid(writer, &status, WNOHANG) == 0) {
+        err = (struct error){0};
+        int rc = cache_get_begin(cache, "ccc", &back, &first_piece, &found, &damaged, &err);
+        if (rc != OK || damaged) {
+            kill(writer, SIGKILL);
+            waitpid(writer, &status, 0);
+            CHECK_FAIL("taken for damaged, or %s", err.text);
+        }
+        n_found += found;
+        n_absent += !found;
+        if (found)
+            CHECK(first_piece.len == 2000 && memcmp(first_piece.data, data, 2000) == 0);
+    }
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(n_found > 10 && n_absent > 10);
 }
 
 /* Of a small header: up to the output, and the tensor. */
@@ -532,6 +619,9 @@ int main(void)
     RUN(the_first_writer_wins);
     RUN(writers_race);
     RUN(damage_is_found_and_removed);
+    RUN(damage_in_the_first_piece);
+    RUN(an_empty_result);
+    RUN(results_come_and_go);
     RUN(hostile_headers);
     RUN(bad_input_is_refused);
     RUN(several_servers_share);

@@ -1,137 +1,8 @@
 /* test_queue.c - each rule of the queue by a short scenario, against a real Redis. */
+#include <math.h>
+
 #include "base/clock.h"
-#include "tests/check.h"
-
-#include "jobs/queue.h"
-#include "jobs/queue_events.h"
-#include "tests/jobs/redis_server.h"
-
-enum { LEASE_MS = 60000, SHORT_MS = 30, BUDGET = 1000, CAP = 64 };
-
-static struct error err;
-static struct redis_server server;
-static struct redis *admin; /* looks at keys behind the queue's back */
-static struct queue *q;     /* a fresh base for each test */
-static char base[QUEUE_BASE_SIZE];
-static struct claimed_job got[CAP];
-static size_t n_got;
-static const struct queue_limits no_limits = {1000000, 1000000};
-static enum submit_outcome outcome;
-static struct submitted results[JOB_GROUP_MAX];
-static struct queue_load load;
-static enum lease_answer answer;
-
-static void begin(const char *name)
-{
-    claimed_jobs_free(got, n_got);
-    n_got = 0;
-    queue_close(q);
-    queue_base(base, "test", name, "float32");
-    CHECK_OK(queue_open(&q, server.url, base, 5000, &err));
-}
-
-static struct job job(const char *id, int n_tokens)
-{
-    struct job j = {.n_tokens = n_tokens, .payload = id, .payload_len = strlen(id)};
-
-    snprintf(j.id, sizeof(j.id), "%s", id);
-    return j;
-}
-
-static int complete(const struct claimed_job *c)
-{
-    err = (struct error){0};
-    return queue_complete(q, &c, 1, &answer, &err);
-}
-
-static int look(const char *id, struct job_status *s)
-{
-    err = (struct error){0};
-    return queue_status(q, &id, 1, s, &err);
-}
-
-/* Submits jobs "a", "b" .. of `ids`, `n_tokens` each, as one group. */
-static void submit_as(const char *tenant, double weight, const char *ids, int n_tokens, bool force,
-                      int64_t deadline_ms, const struct queue_limits *limits)
-{
-    struct job jobs[JOB_GROUP_MAX];
-    size_t n = strlen(ids);
-    char id[2] = "";
-
-    for (size_t i = 0; i < n; i++) {
-        id[0] = ids[i];
-        jobs[i] = job(id, n_tokens);
-        jobs[i].payload = ids + i;
-        jobs[i].payload_len = 1;
-    }
-    CHECK_OK(queue_submit(q, tenant, weight, deadline_ms, jobs, n, force, limits, &outcome, results,
-                          &load, &err));
-}
-
-static void submit(const char *ids, int n_tokens)
-{
-    submit_as("t", 1.0, ids, n_tokens, false, 0, &no_limits);
-    CHECK_INT(outcome, SUBMIT_QUEUED);
-}
-
-static void claim_as(const char *owner, int64_t budget, int max_jobs, int lease_ms)
-{
-    claimed_jobs_free(got, n_got);
-    CHECK_OK(queue_claim(q, owner, budget, max_jobs, lease_ms, 0, got, CAP, &n_got, &err));
-}
-
-/* Claims, and the ids must be these. */
-static void claim(const char *want)
-{
-    char ids[CAP + 1] = "";
-
-    claim_as("e1", BUDGET, CAP, LEASE_MS);
-    for (size_t i = 0; i < n_got; i++)
-        ids[i] = got[i].id[0];
-    CHECK_TEXT(ids, want);
-}
-
-static void claim_short(const char *want)
-{
-    char ids[CAP + 1] = "";
-
-    claim_as("e1", BUDGET, CAP, SHORT_MS);
-    for (size_t i = 0; i < n_got; i++)
-        ids[i] = got[i].id[0];
-    CHECK_TEXT(ids, want);
-}
-
-static enum job_state state(const char *id)
-{
-    struct job_status s;
-
-    CHECK_OK(look(id, &s));
-    return s.state;
-}
-
-static void complete_all(void)
-{
-    for (size_t i = 0; i < n_got; i++) {
-        CHECK_OK(complete(&got[i]));
-        CHECK_INT(answer, LEASE_OK);
-    }
-}
-
-/* An integer that Redis answers. */
-static long long ask(const char *command, const char *suffix, const char *arg)
-{
-    redisReply *reply;
-    char key[QUEUE_BASE_SIZE + 80];
-    const char *argv[] = {command, key, arg};
-    long long n;
-
-    snprintf(key, sizeof(key), "%s%s", base, suffix);
-    CHECK_OK(redis_command(admin, &reply, arg != NULL ? 3 : 2, argv, NULL, &err));
-    n = reply->type == REDIS_REPLY_INTEGER ? reply->integer
-                                           : (reply->type == REDIS_REPLY_NIL ? -1 : -2);
-    freeReplyObject(reply);
-    return n;
-}
+#include "tests/jobs/queue_scene.h"
 
 static void one_job_from_end_to_end(void)
 {
@@ -168,6 +39,111 @@ static void one_job_from_end_to_end(void)
     CHECK_OK(complete(&got[0])); /* its answer may have been lost */
     CHECK_INT(answer, LEASE_OK);
     CHECK_INT(state("unknown"), JOB_NONE);
+}
+
+static void times_of_a_job(void)
+{
+    struct job_status s, again;
+
+    begin("times");
+    submit("a", 5);
+    CHECK_OK(look("a", &s));
+    CHECK(s.started_ms == 0 && s.finished_ms == 0);
+    sleep_ms(30);
+    claim("a");
+    CHECK(got[0].waited_ms >= 30 && got[0].waited_ms < 10000);
+    CHECK_OK(look("a", &s));
+    CHECK_INT(s.started_ms - s.enqueued_ms, got[0].waited_ms);
+    CHECK_OK(queue_release(q, &got[0], &answer, &err));
+    CHECK_OK(look("a", &again));
+    CHECK_INT(again.started_ms, s.started_ms);
+    sleep_ms(10);
+    claim("a");
+    CHECK(got[0].waited_ms >= 40); /* since it was enqueued, all tries together */
+    complete_all();
+    CHECK_OK(look("a", &again));
+    CHECK(again.started_ms >= s.started_ms + 10 && again.finished_ms >= again.started_ms);
+    submit_as("t", 1.0, "a", 5, true, 0, &no_limits); /* anew */
+    CHECK_OK(look("a", &again));
+    CHECK(again.started_ms == 0 && again.finished_ms == 0 && again.enqueued_ms > s.enqueued_ms);
+}
+
+static void several_are_asked_at_once(void)
+{
+    const char *ids[] = {"b", "none", "a", "c", "a"}, *many[QUEUE_CLAIM_MAX + 1];
+    struct job_status s[QUEUE_CLAIM_MAX + 1];
+
+    begin("statuses");
+    submit("abc", 5);
+    claim_as("e1", 10, CAP, LEASE_MS);
+    CHECK_OK(complete(&got[0]));
+    CHECK_OK(queue_status(q, ids, 5, s, &err));
+    CHECK(s[0].state == JOB_LEASED && s[0].attempt == 1);
+    CHECK(s[1].state == JOB_NONE && s[1].place == -1 && s[1].enqueued_ms == 0);
+    CHECK(s[2].state == JOB_DONE && s[2].finished_ms > 0);
+    CHECK(s[3].state == JOB_WAITING && s[3].place == 0);
+    CHECK(memcmp(&s[4], &s[2], sizeof(s[4])) == 0);
+    CHECK_TEXT(s[0].tenant, "t");
+    for (int i = 0; i < QUEUE_CLAIM_MAX + 1; i++)
+        many[i] = "c";
+    CHECK_OK(queue_status(q, many, QUEUE_CLAIM_MAX, s, &err));
+    CHECK_INT(s[QUEUE_CLAIM_MAX - 1].state, JOB_WAITING);
+    CHECK_ERR(queue_status(q, many, QUEUE_CLAIM_MAX + 1, s, &err), ERR_INPUT, "at most 64");
+    many[5] = "../c";
+    CHECK_ERR(queue_status(q, many, 6, s, &err), ERR_INPUT, "id");
+    CHECK_OK(queue_status(q, many, 0, s, &err));
+}
+
+static void several_are_completed_at_once(void)
+{
+    const struct claimed_job *list[QUEUE_CLAIM_MAX + 1];
+    enum lease_answer answers[QUEUE_CLAIM_MAX + 1];
+    struct claimed_job old[1];
+    struct job jobs[JOB_GROUP_MAX];
+    char id[16];
+
+    begin("completes");
+    submit("a", 5);
+    CHECK_OK(queue_claim(q, "e1", BUDGET, 1, LEASE_MS, 0, old, 1, &n_got, &err));
+    n_got = 0;
+    CHECK_OK(queue_release(q, old, &answer, &err));
+    submit("bcd", 5);
+    claim("abcd");
+    CHECK_OK(complete(&got[1]));
+    list[0] = &got[0];
+    list[1] = old;     /* a, by a claim that is over */
+    list[2] = &got[1]; /* done already */
+    list[3] = &got[2];
+    list[4] = &got[2]; /* twice */
+    CHECK_OK(queue_complete(q, list, 5, answers, &err));
+    CHECK(answers[0] == LEASE_OK && answers[1] == LEASE_STALE && answers[2] == LEASE_OK &&
+          answers[3] == LEASE_OK && answers[4] == LEASE_OK);
+    CHECK(state("a") == JOB_DONE && state("b") == JOB_DONE && state("c") == JOB_DONE);
+    CHECK_INT(state("d"), JOB_LEASED);                   /* was not among them */
+    CHECK_OK(queue_complete(q, list, 5, answers, &err)); /* its answer may have been lost */
+    CHECK(answers[0] == LEASE_OK && answers[1] == LEASE_STALE && answers[4] == LEASE_OK);
+    CHECK_OK(queue_complete(q, list, 0, answers, &err));
+    CHECK_INT(ask("XLEN", ":ev", NULL), 3); /* one event a job, however often it was said */
+
+    for (int half = 0; half < 2; half++) { /* as many as a claim can have */
+        for (int i = 0; i < JOB_GROUP_MAX; i++) {
+            snprintf(id, sizeof(id), "g%d%02d", half, i);
+            jobs[i] = job(id, 1);
+            jobs[i].payload_len = 0;
+        }
+        CHECK_OK(queue_submit(q, "u", 1.0, 0, jobs, JOB_GROUP_MAX, false, &no_limits, &outcome,
+                              results, &load, &err));
+    }
+    claim_as("e1", BUDGET, QUEUE_CLAIM_MAX, LEASE_MS);
+    CHECK_INT(n_got, QUEUE_CLAIM_MAX);
+    for (int i = 0; i < QUEUE_CLAIM_MAX + 1; i++)
+        list[i] = &got[i % QUEUE_CLAIM_MAX];
+    CHECK_ERR(queue_complete(q, list, QUEUE_CLAIM_MAX + 1, answers, &err), ERR_INPUT, "at most 64");
+    CHECK_OK(queue_complete(q, list, QUEUE_CLAIM_MAX, answers, &err));
+    for (int i = 0; i < QUEUE_CLAIM_MAX; i++)
+        CHECK_INT(answers[i], LEASE_OK);
+    CHECK_INT(ask("ZCARD", ":l", NULL), 1); /* d */
+    claimed_jobs_free(old, 1);
 }
 
 static void bad_input_is_refused(void)
@@ -610,6 +586,122 @@ static void cancelling(void)
     CHECK_INT(ask("EXISTS", ":tc", NULL), 0);
 }
 
+/* Takes a job's hash away, as only a hand or a failover that lost some can do. */
+static void vanish(const char *id)
+{
+    char suffix[80];
+
+    snprintf(suffix, sizeof(suffix), ":j:%s", id);
+    CHECK_INT(ask("DEL", suffix, NULL), 1);
+}
+
+/* Nothing is left: neither hashes nor members of sets nor counts. */
+static void check_nothing_open(void)
+{
+    static const char *const sets[] = {":w", ":d", ":l", ":tc", ":f"};
+    struct queue_depth d;
+
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
+        if (ask("EXISTS", sets[i], NULL) != 0)
+            CHECK_FAIL("%s is left", sets[i]);
+    CHECK_OK(queue_depth(q, &d, &err));
+    CHECK(d.waiting_tokens == 0 && d.leases_lost == 0);
+}
+
+static void vanished_jobs_stay_away(void)
+{
+    enum job_state now;
+    int64_t n;
+
+    begin("vanish-waiting");
+    submit("ab", 5);
+    vanish("a");
+    CHECK_INT(state("a"), JOB_NONE);
+    claim("b");
+    CHECK_INT(ask("EXISTS", ":j:a", NULL), 0);
+    complete_all();
+    check_nothing_open();
+    submit("a", 5); /* alone, and looked at by a claim */
+    vanish("a");
+    claim("");
+    check_nothing_open();
+
+    begin("vanish-delayed");
+    submit("ab", 5);
+    claim("ab");
+    CHECK_OK(queue_fail(q, &got[0], false, "x", &answer, &err));
+    CHECK_OK(complete(&got[1]));
+    vanish("a");
+    lose_all(); /* its time comes */
+    CHECK_OK(queue_sweep(q, &n, &err));
+    CHECK_INT(n, 0);
+    CHECK_INT(ask("EXISTS", ":j:a", NULL), 0);
+    check_nothing_open();
+
+    begin("vanish-leased");
+    submit("abc", 5);
+    claim_short("abc");
+    vanish("a");
+    vanish("b");
+    CHECK_OK(complete(&got[0]));
+    CHECK_INT(answer, LEASE_STALE);
+    CHECK_OK(queue_fail(q, &got[1], false, "x", &answer, &err));
+    CHECK_INT(answer, LEASE_STALE);
+    CHECK_OK(queue_release(q, &got[1], &answer, &err));
+    CHECK_INT(answer, LEASE_STALE);
+    CHECK_OK(queue_cancel(q, "a", &now, &err));
+    CHECK_INT(now, JOB_NONE);
+    CHECK_OK(complete(&got[2]));
+    CHECK_OK(queue_take_name(q, "e1", LEASE_MS, &n, &err)); /* it looks through the leases */
+    CHECK_INT(n, 0);
+    sleep_ms(SHORT_MS + 20);
+    CHECK_OK(queue_sweep(q, &n, &err));
+    CHECK_INT(n, 0);
+    CHECK(ask("EXISTS", ":j:a", NULL) == 0 && ask("EXISTS", ":j:b", NULL) == 0);
+    check_nothing_open();
+}
+
+/* What the sets still have of its former life must not move a job that was submitted anew. */
+static void vanished_jobs_begin_anew(void)
+{
+    begin("anew-leased");
+    submit("a", 5);
+    claim_short("a");
+    vanish("a");
+    submit("a", 5);
+    CHECK(results[0].state == JOB_WAITING && !results[0].joined);
+    sleep_ms(SHORT_MS + 20);
+    claim("a");
+    CHECK(got[0].attempt == 1 && ask("ZCARD", ":d", NULL) == 0);
+    complete_all();
+    check_nothing_open();
+
+    begin("anew-delayed");
+    submit("a", 5);
+    claim("a");
+    CHECK_OK(queue_fail(q, &got[0], false, "x", &answer, &err));
+    vanish("a");
+    submit("a", 5);
+    lose_all();
+    claim("a");
+    CHECK(got[0].attempt == 1 && ask("ZCARD", ":d", NULL) == 0 && ask("ZCARD", ":w", NULL) == 0);
+    complete_all();
+    check_nothing_open();
+
+    begin("anew-waiting");
+    submit("a", 5);
+    vanish("a");
+    submit("a", 5);
+    CHECK_INT(ask("ZCARD", ":w", NULL), 2);
+    claim("a"); /* once */
+    CHECK_INT(ask("ZCARD", ":l", NULL), 1);
+    complete_all();
+    submit("b", 5);
+    claim("b");
+    complete_all();
+    check_nothing_open();
+}
+
 static void names_bring_leases_back(void)
 {
     struct queue *successor;
@@ -640,88 +732,87 @@ static void names_bring_leases_back(void)
     queue_close(successor);
 }
 
-/* ---- events ---- */
+/* ---- what an engine says of itself, and what is said of the queue ---- */
 
-static void trim_events(int n)
+static double rate_of_all(void)
 {
-    redisReply *reply;
+    struct queue_depth d;
 
-    CHECK_OK(redis_commandf(admin, &reply, &err, "XTRIM %s:ev MAXLEN %d", base, n));
-    freeReplyObject(reply);
+    CHECK_OK(queue_depth(q, &d, &err));
+    return d.tokens_per_s;
 }
 
-enum { EVENTS = 64 };
-
-static struct queue_events *reader;
-static struct queue_event events[EVENTS];
-static size_t n_events;
-static bool missed;
-
-static bool follow(const char *const *bases, size_t n)
+static void claim_at(const char *owner, double rate, int lease_ms)
 {
-    bool fresh;
-
-    CHECK_OK(queue_events_follow(reader, bases, n, &fresh, &err));
-    return fresh;
+    claimed_jobs_free(got, n_got);
+    CHECK_OK(queue_claim(q, owner, BUDGET, CAP, lease_ms, rate, got, CAP, &n_got, &err));
 }
 
-/* Opens a reader of the base of this test; it begins at what is newest. */
-static void begin_events(const char *name)
+static void rates_of_live_engines_are_summed(void)
 {
-    begin(name);
-    queue_events_close(reader);
-    CHECK_OK(queue_events_open(&reader, server.url, 5000, &err));
-    CHECK(follow((const char *const[]){base}, 1));
-}
-
-static void read_events(int block_ms, size_t cap)
-{
-    CHECK_OK(queue_events_read(reader, block_ms, events, cap, &n_events, &missed, &err));
-}
-
-static void run_jobs(const char *ids)
-{
-    submit(ids, 5);
-    claim(ids);
+    begin("rates");
+    submit("a", 5);
+    CHECK(load.tokens_per_s == 0);
+    claim_at("e1", 0, LEASE_MS); /* it does not know yet */
+    CHECK(rate_of_all() == 0);
     complete_all();
+    claim_at("e1", 1234.5, LEASE_MS);
+    CHECK(rate_of_all() == 1234.5);
+    claim_at("e2", 1000, LEASE_MS);
+    CHECK(rate_of_all() == 2234.5);
+    submit("b", 5);
+    CHECK(load.tokens_per_s == 2234.5);
+    submit_as("t", 1.0, "c", 5, false, 0, &(struct queue_limits){1, 100});
+    CHECK(outcome == SUBMIT_FULL && load.tokens_per_s == 2234.5 && load.tokens_ahead == 5);
+    submit_as("t", 1.0, "c", 5, false, 0, &(struct queue_limits){100, 1});
+    CHECK(outcome == SUBMIT_TENANT_FULL && load.tokens_per_s == 2234.5);
+
+    claim_at("e2", 1000, 1);
+    sleep_ms(20); /* e2 is gone */
+    CHECK(rate_of_all() == 1234.5);
+    claim_at("e1", 10, LEASE_MS);
+    CHECK(rate_of_all() == 10);
+    CHECK_INT(ask("HLEN", ":wr", NULL), 1); /* and forgotten */
+    CHECK_INT(ask("ZCARD", ":wk", NULL), 1);
+    claim_at("e2", 0, LEASE_MS); /* a new one of that name does not know yet */
+    CHECK(rate_of_all() == 10);
+    claim_at("e1", 0, LEASE_MS);
+    CHECK(rate_of_all() == 0);
+    CHECK_INT(ask("EXISTS", ":wr", NULL), 0);
+    CHECK_ERR(queue_claim(q, "e1", 1, 1, 1, -1, got, CAP, &n_got, &err), ERR_INPUT, "rate");
+    CHECK_ERR(queue_claim(q, "e1", 1, 1, 1, NAN, got, CAP, &n_got, &err), ERR_INPUT, "rate");
 }
 
-static void events_tell_what_is_over(void)
+/* An engine busy with one long batch renews, and its rate counts on. */
+static void renewing_keeps_a_rate(void)
 {
-    begin_events("events");
-    submit("abc", 5);
-    claim("abc");
-    read_events(0, 8);
-    CHECK(n_events == 0 && !missed);
+    begin("rates-renewed");
+    submit("a", 5);
+    claim_at("e1", 7, SHORT_MS);
+    CHECK_OK(queue_renew(q, got, 1, LEASE_MS, &answer, &err));
+    sleep_ms(SHORT_MS + 20);
+    CHECK(rate_of_all() == 7);
+}
+
+static void lost_leases_are_counted(void)
+{
+    struct queue_depth d;
+
+    begin("lost");
+    submit("ab", 5);
+    claim_short("ab");
+    CHECK_OK(queue_release(q, &got[0], &answer, &err)); /* given back is not lost */
+    sleep_ms(SHORT_MS + 20);
+    CHECK_OK(queue_sweep(q, &(int64_t){0}, &err));
+    CHECK_OK(queue_depth(q, &d, &err));
+    CHECK_INT(d.leases_lost, 1);
+    claim("a");
     complete_all();
-    read_events(100, 2);
-    CHECK(n_events == 2 && !missed);
-    CHECK_TEXT(events[0].id, "a");
-    CHECK_INT(events[1].state, JOB_DONE);
-    read_events(100, 8);
-    CHECK(n_events == 1 && !missed && events[0].id[0] == 'c');
-    int64_t start = clock_now_ns();
-    read_events(80, 8);
-    CHECK(n_events == 0 && !missed && clock_ms_since(start) >= 70);
-    CHECK(!follow((const char *const[]){base}, 1)); /* it keeps its place */
-
-    /* cut past our place */
-    run_jobs("def");
-    trim_events(1);
-    read_events(100, 8);
-    CHECK(n_events == 1 && missed && events[0].id[0] == 'f');
-    read_events(0, 8);
-    CHECK(n_events == 0 && !missed);
-
-    /* the stream begins anew: a failover lost it */
-    ask("DEL", ":ev", NULL);
-    read_events(10, 8);
-    CHECK(n_events == 0 && missed);
-    read_events(10, 8);
-    CHECK(n_events == 0 && !missed);
-    run_jobs("g");
-    read_events(10, 8);
-    CHECK(n_events == 1 && !missed && events[0].id[0] == 'g');
+    lose_all();
+    claim("b");
+    complete_all();
+    CHECK_OK(queue_depth(q, &d, &err));
+    CHECK_INT(d.leases_lost, 1); /* for ever */
 }
 
 static void the_doorbell(void)
@@ -830,13 +921,11 @@ static void a_full_server(void)
 
 int main(void)
 {
-    redis_server_need();
-    if (!redis_server_start(&server, "test_queue", QUEUE_SETTINGS) ||
-        redis_open(&admin, server.url, 5000, &err) != OK) {
-        printf("redis-server does not start; see %s/redis.log\n", server.dir);
-        return EXIT_FAILURE;
-    }
+    scene_open("test_queue");
     RUN(one_job_from_end_to_end);
+    RUN(times_of_a_job);
+    RUN(several_are_asked_at_once);
+    RUN(several_are_completed_at_once);
     RUN(bad_input_is_refused);
     RUN(an_open_job_is_joined);
     RUN(what_is_over_needs_force);
@@ -854,17 +943,16 @@ int main(void)
     RUN(a_solo_job_waits_for_an_empty_claim);
     RUN(failures);
     RUN(cancelling);
+    RUN(vanished_jobs_stay_away);
+    RUN(vanished_jobs_begin_anew);
     RUN(names_bring_leases_back);
-    RUN(events_tell_what_is_over);
+    RUN(rates_of_live_engines_are_summed);
+    RUN(renewing_keeps_a_rate);
+    RUN(lost_leases_are_counted);
     RUN(the_doorbell);
     RUN(the_depth);
     RUN(a_killed_server_forgets_nothing);
     RUN(functions_are_loaded_where_missing);
     RUN(a_full_server);
-    claimed_jobs_free(got, n_got);
-    queue_close(q);
-    queue_events_close(reader);
-    redis_close(admin);
-    redis_server_stop(&server);
-    return check_result();
+    return scene_close();
 }

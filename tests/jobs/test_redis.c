@@ -1,9 +1,10 @@
-/* test_redis.c - addresses, refusals, time limits, reconnection, and the check of policies. */
+/* test_redis.c - addresses, refusals, time limits, reconnection, policies and settings. */
 #include "base/clock.h"
 #include "tests/check.h"
 
 #include "jobs/cache.h"
 #include "jobs/queue.h"
+#include "jobs/redis_settings.h"
 #include "tests/jobs/redis_server.h"
 
 static struct error err;
@@ -379,6 +380,99 @@ static void policy_of_nobody(void)
     CHECK_ERR(cache_check_policy("unix:/a,nonsense", true, false, NULL, 0, &err), ERR_IO, "");
 }
 
+/* ---- the settings that programs share ---- */
+
+struct some_program {
+    bool first;
+    struct redis_settings redis;
+};
+
+static const struct option options[] = {
+    {"first", 0, NULL, OPT_BOOL, offsetof(struct some_program, first), "0", 0, 0, "", "a row"},
+    REDIS_OPTIONS(offsetof(struct some_program, redis)),
+    {0},
+};
+
+static int parse(struct some_program *out, int argc, const char **argv)
+{
+    static const struct program program = {"some-program", "", "", options};
+    char *words[8];
+    bool help;
+    int n_rest;
+
+    for (int i = 0; i < argc; i++)
+        words[i] = (char *)(uintptr_t)argv[i];
+    words[argc] = NULL;
+    *out = (struct some_program){0};
+    err = (struct error){0};
+    return options_parse(&program, out, argc, words, &n_rest, &help, &err);
+}
+
+static void settings_are_rows_of_a_table(void)
+{
+    const char *none[] = {"p"};
+    const char *all[] = {"p", "--redis-queue=unix:/q", "--redis-cache=unix:/c,unix:/d",
+                         "--redis-durability=assumed", "--redis-timeout-ms=77"};
+    const char *bad[] = {"p", "--redis-timeout-ms=9"}, *unknown[] = {"p", "--redis-durability=x"};
+    struct some_program s;
+
+    CHECK_OK(parse(&s, 1, none));
+    CHECK_TEXT(s.redis.queue, "redis://127.0.0.1:6379");
+    CHECK_TEXT(s.redis.cache, "redis://127.0.0.1:6380");
+    CHECK(!redis_settings_durability_is_assumed(&s.redis) && s.redis.timeout_ms == 2000);
+    CHECK_OK(parse(&s, 5, all));
+    CHECK_TEXT(s.redis.queue, "unix:/q");
+    CHECK_TEXT(s.redis.cache, "unix:/c,unix:/d");
+    CHECK(redis_settings_durability_is_assumed(&s.redis) && s.redis.timeout_ms == 77);
+    CHECK(!s.first);
+    CHECK_ERR(parse(&s, 2, bad), ERR_INPUT, "redis-timeout-ms");
+    CHECK_ERR(parse(&s, 2, unknown), ERR_INPUT, "redis-durability");
+    CHECK(setenv("PE_REDIS_QUEUE", "unix:/env", 1) == 0);
+    CHECK_OK(parse(&s, 1, none));
+    CHECK_TEXT(s.redis.queue, "unix:/env");
+    unsetenv("PE_REDIS_QUEUE");
+}
+
+static int check_both(const char *queue, const char *cache, bool assumed)
+{
+    struct redis_settings s = {
+        .queue = queue, .cache = cache, .durability = assumed, .timeout_ms = 2000};
+
+    err = (struct error){0};
+    return redis_settings_check(&s, &err);
+}
+
+static void both_servers_are_checked(void)
+{
+    static struct redis_server c;
+
+    CHECK(redis_server_start(&c, "test_redis_cache",
+                             "--maxmemory 100mb --maxmemory-policy allkeys-lfu"));
+    int good = check_both(server.url, c.url, false);
+    int swapped = check_both(c.url, server.url, false);
+    struct error queue_err = err;
+    int no_cache = check_both(server.url, server.url, false);
+    struct error shared_err = err;
+    redis_server_stop(&c);
+    int gone = check_both(server.url, c.url, false);
+    struct error gone_err = err;
+    CHECK_INT(good, OK);
+    CHECK_INT(swapped, ERR_FORMAT);
+    CHECK(strstr(queue_err.text, "a queue needs noeviction") != NULL);
+    CHECK_INT(no_cache, ERR_FORMAT); /* one for both */
+    CHECK(strstr(shared_err.text, "volatile-lfu") != NULL);
+    CHECK_INT(gone, ERR_IO);
+    CHECK(strstr(gone_err.text, "test_redis_cache") != NULL);
+
+    CHECK(redis_server_start(&c, "test_redis_cache",
+                             "--rename-command CONFIG NOCONFIG --rename-command INFO NOINFO"));
+    int strict = check_both(c.url, c.url, false);
+    int assumed = check_both(c.url, c.url, true);
+    redis_server_stop(&c);
+    CHECK_INT(strict, ERR_FORMAT);
+    CHECK_INT(assumed, OK); /* with two warnings in the log */
+}
+
 int main(void)
 {
     redis_server_need();
@@ -398,6 +492,8 @@ int main(void)
     RUN(policies);
     RUN(policies_without_config);
     RUN(policy_of_nobody);
+    RUN(settings_are_rows_of_a_table);
+    RUN(both_servers_are_checked);
     redis_server_stop(&server);
     return check_result();
 }

@@ -1,8 +1,9 @@
 /* fake_engine.c - an engine without a model, for tests of the service.
  *
  * Registers a card with a real tokenizer, claims jobs and answers each with tensors made of the ids
- * alone, so that a test can tell right bytes from wrong ones. Token ids named on the command line
- * make it slow, fail, hang or die. Every computation is one line in the journal. */
+ * and --seed alone, so that a test can tell right bytes from wrong ones. Token ids named on the
+ * command line make it slow, fail, hang or die. Every computation is one line in the journal: the
+ * job's id, the attempt, its tokens, and the number of this engine's claim that it came with. */
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
 #include <stdio.h>
@@ -23,7 +24,7 @@ enum { MAX_CLAIMED = 32 };
 
 struct settings {
     const char *redis_queue, *redis_cache, *tokenizer, *model_id, *weights, *compute, *journal;
-    int64_t n_states, width, delay_ms, lease_ms, max_jobs, slow_ms;
+    int64_t n_states, width, seed, delay_ms, lease_ms, max_jobs, tokens_per_s, slow_ms;
     int64_t slow_id, fail_id, hang_id, die_id;
     bool only_register;
 };
@@ -39,9 +40,11 @@ static const struct option options[] = {
     {"journal", 0, NULL, OPT_TEXT, FIELD(journal), NULL, 0, 0, "PATH", "a line a computation"},
     {"states", 0, NULL, OPT_INT, FIELD(n_states), "8", 1, 256, "N", "of the card"},
     {"width", 0, NULL, OPT_INT, FIELD(width), "128", 1, 8192, "N", "of the card"},
+    {"seed", 0, NULL, OPT_INT, FIELD(seed), "0", 0, 1 << 30, "N", "of its tensors"},
     {"delay-ms", 0, NULL, OPT_INT, FIELD(delay_ms), "0", 0, 60000, "N", "of each batch"},
     {"lease-ms", 0, NULL, OPT_INT, FIELD(lease_ms), "30000", 100, 60000, "N", "of a claim"},
     {"max-jobs", 0, NULL, OPT_INT, FIELD(max_jobs), "32", 1, MAX_CLAIMED, "N", "of a claim"},
+    {"tokens-per-s", 0, NULL, OPT_INT, FIELD(tokens_per_s), "0", 0, 1 << 30, "N", "as it says"},
     {"slow-id", 0, NULL, OPT_INT, FIELD(slow_id), "-1", -1, 1 << 30, "ID", "takes slow-ms"},
     {"slow-ms", 0, NULL, OPT_INT, FIELD(slow_ms), "1000", 0, 60000, "N", "more, for slow-id"},
     {"fail-id", 0, NULL, OPT_INT, FIELD(fail_id), "-1", -1, 1 << 30, "ID", "fails for good"},
@@ -51,6 +54,14 @@ static const struct option options[] = {
     {0},
 };
 static const struct program program = {"fake_engine", "[options]", "For tests.", options};
+
+struct fake {
+    struct settings settings;
+    struct model_card card;
+    struct queue *queue;
+    struct cache *cache;
+    int n_claims;
+};
 
 static void pause_ms(int64_t ms)
 {
@@ -81,8 +92,8 @@ static int register_card(const struct settings *s, struct model_card *card, stru
                                 .width = (int)s->width,
                                 .max_tokens = 1024,
                                 .has_hidden_states = true};
-    snprintf(card->compute, sizeof(card->compute), "%s", s->compute);
     snprintf(card->id, sizeof(card->id), "%s", s->model_id);
+    snprintf(card->compute, sizeof(card->compute), "%s", s->compute);
     for (int i = 0; i < CARD_DIGEST_SIZE - 1; i++)
         card->weights[i] = s->weights == NULL ? 'a' : s->weights[(size_t)i % strlen(s->weights)];
     if ((rc = tokenizer_load(&tokenizer, s->tokenizer, err)) != OK ||
@@ -102,10 +113,8 @@ out:
 }
 
 /* Byte k of the hidden states of these ids; test_service.py has the same formula. */
-static void fill(unsigned char *out, size_t n, const struct payload *p)
+static void fill(unsigned char *out, size_t n, const struct payload *p, uint32_t seed)
 {
-    uint32_t seed = 0;
-
     for (int i = 0; i < p->n_ids; i++)
         seed = seed * 31 + (uint32_t)p->ids[i];
     for (int i = 0; i < p->n_layers; i++)
@@ -114,11 +123,11 @@ static void fill(unsigned char *out, size_t n, const struct payload *p)
         out[k] = (unsigned char)(seed + k * 7 + (k >> 8));
 }
 
-static int put(struct cache *cache, const struct settings *s, const struct model_card *card,
-               const struct claimed_job *job, const struct payload *p, struct error *err)
+static int put(const struct fake *f, const struct claimed_job *job, const struct payload *p,
+               struct error *err)
 {
     bool wide = strcmp(p->dtype, "float32") == 0, stored;
-    size_t states = (size_t)p->n_layers, tokens = (size_t)p->n_ids, width = (size_t)s->width;
+    size_t states = (size_t)p->n_layers, tokens = (size_t)p->n_ids, width = (size_t)f->card.width;
     size_t bytes = states * tokens * width * (wide ? 4 : 2), ids = tokens * sizeof(int32_t);
     struct cache_header h = {
         .n_tokens = p->n_ids, .truncated = p->truncated, .n_tensors = 2, .bytes = bytes + ids};
@@ -128,9 +137,9 @@ static int put(struct cache *cache, const struct settings *s, const struct model
 
     if (data == NULL)
         return error_set(err, ERR_MEM, "fake_engine: no memory");
-    fill(data, bytes, p);
-    snprintf(h.model, sizeof(h.model), "%s", card->id);
-    snprintf(h.weights, sizeof(h.weights), "%s", card->weights);
+    fill(data, bytes, p, (uint32_t)f->settings.seed);
+    snprintf(h.model, sizeof(h.model), "%s", f->card.id);
+    snprintf(h.weights, sizeof(h.weights), "%s", f->card.weights);
     snprintf(h.output, sizeof(h.output), "%s", p->output);
     for (int i = 0; i < p->n_layers; i++)
         len += (size_t)snprintf(h.layers + len, sizeof(h.layers) - len, "%s%d", i > 0 ? "," : "",
@@ -141,16 +150,16 @@ static int put(struct cache *cache, const struct settings *s, const struct model
              : strcmp(p->dtype, "float16") == 0 ? "F16"
                                                 : "BF16");
     h.tensors[1] = (struct cache_tensor){"token_ids", "I32", 1, {tokens}, ids};
-    rc = cache_put(cache, job->id, &h, (const void *const[]){data, p->ids},
+    rc = cache_put(f->cache, job->id, &h, (const void *const[]){data, p->ids},
                    (const size_t[]){bytes, ids}, 2,
                    p->ttl_s > 0 ? p->ttl_s * INT64_C(1000) : 3600000, false, &stored, err);
     free(data);
     return rc;
 }
 
-static int encode(const struct settings *s, const struct model_card *card, struct queue *queue,
-                  struct cache *cache, const struct claimed_job *job, struct error *err)
+static int encode(const struct fake *f, const struct claimed_job *job, struct error *err)
 {
+    const struct settings *s = &f->settings;
     struct payload p = {0};
     enum lease_answer answer;
     FILE *journal;
@@ -165,65 +174,64 @@ static int encode(const struct settings *s, const struct model_card *card, struc
     if (has_id(&p, s->hang_id)) {
         rc = OK;
     } else if (has_id(&p, s->fail_id)) {
-        rc = queue_fail(queue, job, true, "told_to_fail", &answer, err);
+        rc = queue_fail(f->queue, job, true, "told_to_fail", &answer, err);
     } else {
         if (s->journal != NULL && (journal = fopen(s->journal, "a")) != NULL) {
-            fprintf(journal, "%s %d %d\n", job->id, job->attempt, p.n_ids);
+            fprintf(journal, "%s %d %d %d\n", job->id, job->attempt, p.n_ids, f->n_claims);
             fclose(journal);
         }
-        if ((rc = put(cache, s, card, job, &p, err)) == OK)
-            rc = queue_complete(queue, &job, 1, &answer, err);
+        if ((rc = put(f, job, &p, err)) == OK)
+            rc = queue_complete(f->queue, &job, 1, &answer, err);
     }
     payload_free(&p);
     return rc;
 }
 
 /* One claim; what goes wrong with Redis is tried again. */
-static int work(const struct settings *s, const struct model_card *card, struct queue *queue,
-                struct cache *cache, const char *owner, struct error *err)
+static int work(struct fake *f, const char *owner, struct error *err)
 {
+    const struct settings *s = &f->settings;
     struct claimed_job jobs[MAX_CLAIMED];
     size_t n = 0;
     bool rang;
     int rc;
 
-    if ((rc = queue_wait(queue, 50, &rang, err)) != OK ||
-        (rc = queue_claim(queue, owner, 1 << 20, (int)s->max_jobs, (int)s->lease_ms, 0.0, jobs,
-                          MAX_CLAIMED, &n, err)) != OK)
+    if ((rc = queue_wait(f->queue, 50, &rang, err)) != OK ||
+        (rc = queue_claim(f->queue, owner, 1 << 20, (int)s->max_jobs, (int)s->lease_ms,
+                          (double)s->tokens_per_s, jobs, MAX_CLAIMED, &n, err)) != OK)
         return rc;
+    f->n_claims++;
     if (n > 0)
         pause_ms(s->delay_ms);
     for (size_t i = 0; i < n && rc == OK; i++)
-        rc = encode(s, card, queue, cache, &jobs[i], err);
+        rc = encode(f, &jobs[i], err);
     claimed_jobs_free(jobs, n);
     return rc;
 }
 
 int main(int argc, char **argv)
 {
-    struct settings settings = {0};
-    struct queue *queue = NULL;
-    struct cache *cache = NULL;
-    struct model_card card;
+    static struct fake f;
+    struct settings *s = &f.settings;
     struct error err = {0};
     char base[QUEUE_BASE_SIZE], owner[32];
     int n_rest;
     bool help;
 
-    if (options_parse(&program, &settings, argc, argv, &n_rest, &help, &err) != OK ||
-        register_card(&settings, &card, &err) != OK)
+    if (options_parse(&program, s, argc, argv, &n_rest, &help, &err) != OK ||
+        register_card(s, &f.card, &err) != OK)
         goto fail;
     printf("ready\n");
     fflush(stdout);
-    if (settings.only_register)
+    if (s->only_register)
         return EXIT_SUCCESS;
-    queue_base(base, card.id, card.weights, card.compute);
+    queue_base(base, f.card.id, f.card.weights, f.card.compute);
     snprintf(owner, sizeof(owner), "fake-%ld", (long)getpid());
     for (;;) {
         err = (struct error){0};
-        if ((queue == NULL && queue_open(&queue, settings.redis_queue, base, 2000, &err) != OK) ||
-            (cache == NULL && cache_open(&cache, settings.redis_cache, 2000, &err) != OK) ||
-            work(&settings, &card, queue, cache, owner, &err) != OK) {
+        if ((f.queue == NULL && queue_open(&f.queue, s->redis_queue, base, 2000, &err) != OK) ||
+            (f.cache == NULL && cache_open(&f.cache, s->redis_cache, 2000, &err) != OK) ||
+            work(&f, owner, &err) != OK) {
             fprintf(stderr, "fake_engine: %s\n", err.text);
             pause_ms(100);
         }

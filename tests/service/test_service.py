@@ -12,16 +12,19 @@ import http.client
 import json
 import os
 import pathlib
+import selectors
 import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
 SERVICE, ENGINE, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:5])
+SANITIZED = any(word in SERVICE.read_bytes() for word in (b"__asan_init", b"__tsan_init"))
 TOKENIZER = TESTS / "golden/gemma3-tiny/tokenizer.json"
 KEY = "a" * 52
 
@@ -91,6 +94,13 @@ class Redis(Process):
             return True
         except (OSError, RuntimeError):
             return False
+
+
+    def calls(self):
+        """Commands since CONFIG RESETSTAT, by name."""
+        lines = self.command("INFO", "commandstats").decode().splitlines()
+        return {line.split(":")[0].removeprefix("cmdstat_"): int(line.split("calls=")[1].split(",")[0])
+                for line in lines if line.startswith("cmdstat_")}
 
 
 class Service(Process):
@@ -217,9 +227,8 @@ class Stack:
                 assert "Sanitizer" not in text, text[-8000:]
 
 
-def tensor(ids, layers, width, item=2):
+def tensor(ids, layers, width, item=2, seed=0):
     """Byte k of the hidden states, as fake_engine.c fills them."""
-    seed = 0
     for number in list(ids) + list(layers):
         seed = (seed * 31 + number) & 0xffffffff
     n = len(layers) * len(ids) * width * item
@@ -387,6 +396,22 @@ class Main(Case):
                 "X-Request-Id": bad.encode()})[1]["x-request-id"]
             self.assertRegex(got, r"^[0-9a-f]+-[0-9a-f]+$")
 
+    def test_server_timing(self):
+        def times(answer):
+            headers, _ = self.good(answer)
+            return {name: float(ms) for name, ms in
+                    (part.split(";dur=") for part in headers["server-timing"].split(", "))}
+        body = {"prompts": ["timed", "timed 7"]}
+        miss = times(self.service.encode(body))
+        self.assertEqual(list(miss), ["tokenize", "lookup", "queue", "encode", "fetch", "total"])
+        self.assertGreaterEqual(miss["encode"], 1200)  # of the slow one
+        self.assertGreaterEqual(miss["total"], miss["encode"])
+        self.assertLess(miss["queue"] + miss["fetch"], miss["total"] - miss["encode"] + 100)
+        hit = times(self.service.encode(body))
+        self.assertEqual(list(hit), ["tokenize", "lookup", "fetch", "total"])
+        self.assertLessEqual(hit["fetch"], hit["lookup"])
+        self.assertNotIn("server-timing", self.service.request("GET", "/v1/models")[1])
+
     # ---- bad requests ----
 
     def test_bad_bodies(self):
@@ -421,6 +446,8 @@ class Main(Case):
             (b'{"prompt":"x","output":"pooled"}', 422, "invalid_field"),
             (b'{"prompt":"x","output":"embeddings"}', 422, "output_unavailable"),
             (b'{"prompt":"x","output":"features"}', 422, "output_unavailable"),
+            (b'{"prompt":"x","modalities":["video"]}', 422, "invalid_field"),
+            (b'{"prompt":"x","output":"features","modalities":[]}', 422, "invalid_field"),
             (b'{"prompt":"x","dtype":"int8"}', 422, "invalid_field"),
             (b'{"prompt":"x","on_overflow":true}', 422, "invalid_field"),
             (b'{"prompt":"x","cache":"never"}', 422, "invalid_field"),
@@ -429,7 +456,8 @@ class Main(Case):
             with self.subTest(body=body[:60]):
                 problem = self.problem(self.service.encode(body), status, code)
                 self.assertNotIn("canary", json.dumps(problem))
-        self.assertIn("--ltx", json.loads(self.service.encode(cases[-5][0])[2])["detail"])
+        self.assertIn("--ltx", json.loads(self.service.encode(
+            {"prompt": "x", "output": "features", "modalities": ["audio"]})[2])["detail"])
         self.problem(self.service.request("POST", "/v1/tokenize", {"prompt": "x", "layers": [1]}),
                      422, "unknown_field")
 
@@ -604,37 +632,6 @@ class Main(Case):
         self.service.forget()
         self.stack.cache.command("HSET", f"r:{key}", "h", b"no header")
         self.assertEqual(self.good(self.service.encode(body))[1], first)
-
-    def test_many_waiters_one_computation(self):
-        n = 1000
-        before = len(self.stack.journal())
-        fetches = self.service.metric("pe_fetches_total")
-        body = json.dumps({"prompt": "everybody wants this 7"}).encode()
-        request = (b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                   b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        sockets = []
-        try:
-            for _ in range(n):
-                sockets.append(socket.create_connection(self.service.address, timeout=60))
-                sockets[-1].sendall(request)
-            wait_until(lambda: len(self.stack.journal()) > before)
-            answers, words = set(), []
-            for s in sockets:
-                head, _, data = s.makefile("rb").read().partition(b"\r\n\r\n")
-                self.assertIn(b" 200 ", head[:20])
-                answers.add(data)
-                words += [line.split()[1] for line in head.split(b"\r\n")
-                          if line.startswith(b"X-Cache")]
-        finally:
-            for s in sockets:
-                s.close()
-        self.assertEqual(len(answers), 1)
-        self.assertEqual(len(self.stack.journal()), before + 1)
-        self.assertEqual(words.count(b"miss"), 1)
-        self.assertGreater(words.count(b"joined"), 0)
-        if words.count(b"hit") == 0:  # on a slow machine the last ask after the end
-            self.assertEqual(self.service.metric("pe_fetches_total"), fetches + 1)
-        self.assertEqual(self.service.metric("pe_waiters"), 0)
 
     def test_probes_beside_many_connections(self):
         """The admin listener's descriptors are above 1024 then, which select() cannot watch."""
@@ -832,6 +829,132 @@ class Weights(Case):
             stack.close()
 
 
+    def test_a_change_under_load(self):
+        """Whoever asks while other weights take over gets those of one engine, never a mixture."""
+        engines = {"0": (64, 1), "1": (32, 2), "2": (64, 3)}  # weights: width, seed
+        stack = Stack("weights")
+
+        def start(weights):
+            width, seed = engines[weights]
+            return stack.engine("--weights", weights, "--width", width, "--seed", seed)
+
+        def client(number):
+            seen = set()
+            i = number
+            while not stop.is_set():
+                prompt, i = f"prompt {i % 40}", i + 1
+                _, body = self.good(service.encode({"prompt": prompt, "layers": [0], "cache": (
+                    "use", "refresh", "bypass")[i % 3]}))
+                tensors, metadata = read_safetensors(body)
+                ids = struct.unpack(f"<{metadata['tokens']}i", tensors["p0.token_ids"][2])
+                got = tensors["p0.hidden_states"]
+                whose, = [w for w, (width, seed) in engines.items()
+                          if got[1:] == ([1, len(ids), width], tensor(ids, [0], width, 2, seed))]
+                self.assertEqual(metadata.get("weights", whose * 64), whose * 64)
+                seen.add(whose)
+                last[number] = whose
+            return seen
+
+        try:
+            running = None
+            stack.engine("--only-register", "--weights", "0", "--width", 64)
+            service = stack.service()
+            stop, last = threading.Event(), {}
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                clients = [pool.submit(client, n) for n in range(8)]
+                try:
+                    for weights in "012":
+                        before, running = running, start(weights)
+                        wait_until(lambda: list(last.values()) == [weights] * 8 or
+                                   any(c.done() for c in clients), what=f"weights {weights}")
+                        if before is not None:  # nobody waits for it any more
+                            before.end()
+                finally:
+                    stop.set()
+                for answer in clients:
+                    self.assertEqual(answer.result(60), set("012"))
+            readers = [sum("cmd=xread" in line for line in
+                           stack.queue.command("CLIENT", "LIST").decode().splitlines())
+                       for _ in range(20)]
+            self.assertEqual(max(readers), 1)  # for three queues
+        finally:
+            stack.close()
+
+    def test_the_same_weights_computed_otherwise(self):
+        """What float32 and bfloat16 compute is not the same, so no result is shared."""
+        stack = Stack("compute")
+        try:
+            stack.engine("--compute", "float32", "--seed", 1)
+            service = stack.service()
+            body = {"prompt": "precisely"}
+            _, first = self.good(service.encode(body))
+            other = stack.engine("--compute", "bfloat16", "--seed", 2)
+            wait_until(lambda: service.metric("pe_models") == 2)
+            headers, second = self.good(service.encode(body))
+            self.assertEqual(headers["x-cache"], "miss")
+            for answer, seed in ((first, 1), (second, 2)):
+                tensors, metadata = read_safetensors(answer)
+                ids = struct.unpack(f"<{metadata['tokens']}i", tensors["p0.token_ids"][2])
+                self.assertEqual(tensors["p0.hidden_states"][2],
+                                 tensor(ids, range(8), 128, 2, seed))
+            # nor does an engine take the other's jobs
+            other.process.send_signal(signal.SIGSTOP)
+            _, accepted = self.good(service.encode({"prompt": "whose"}, {"Prefer": "wait=1"}), 202)
+            other.process.send_signal(signal.SIGCONT)
+            self.good(service.request("GET", json.loads(accepted)["result"],
+                                      headers={"Prefer": "wait=20"}))
+        finally:
+            stack.close()
+
+
+class Sharing(Case):
+    """What one tenant meets while another has much to do."""
+
+    def setUp(self):
+        self.stack = Stack("sharing")
+        self.addCleanup(self.stack.close)
+        self.stack.engine("--only-register")
+
+    def test_a_pair_is_one_batch(self):
+        """Each claim is full with seven of the other tenant's jobs, so a pair could be cut."""
+        busy, service = self.stack.service("--tenant", "busy"), self.stack.service()
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda i: self.good(busy.encode(
+                {"prompt": f"much to do {i}"}, {"Prefer": "respond-async"}), 202), range(300)))
+        accepted = [json.loads(self.good(service.encode(
+            {"prompt": f"a pair {i}", "negative_prompt": f"not {i}"}, {"Prefer": "respond-async"}),
+            202)[1]) for i in range(5)]
+        self.stack.engine("--max-jobs", 7)
+        for one in accepted:
+            self.good(service.request("GET", one["result"], headers={"Prefer": "wait=60"}))
+        claims = {line[0]: int(line[3]) for line in self.stack.journal()}
+        for one in accepted:
+            positive, negative = one["id"].split(",")
+            self.assertEqual(claims[positive], claims[negative])
+        # nobody waited for the busy one's three hundred
+        self.assertLess(len(claims), 100)
+
+    def test_retry_after(self):
+        service = self.stack.service()
+
+        def accept(i):
+            headers, _ = self.good(service.encode({"prompt": f"{i} one two three four five six"},
+                                                  {"Prefer": "respond-async"}), 202)
+            return int(headers["retry-after"])
+        for i in range(20):  # no engine: nobody knows
+            self.assertIn(accept(i), (4, 5, 6))
+        # an engine that computes ten tokens a second, or says so, and holds one job
+        self.stack.engine("--tokens-per-s", 10, "--max-jobs", 1, "--delay-ms", 60000)
+        wait_until(lambda: self.stack.queue.command("KEYS", "pe:{*}:l"))
+        base = self.stack.queue.command("KEYS", "pe:{*}:m")[0].decode()
+        waiting = int(self.stack.queue.command("HGET", base, "tokens"))
+        self.assertGreater(waiting, 100)
+        self.assertLessEqual(abs(accept(20) - waiting / 10), waiting / 10 * 0.2 + 1)
+        for i in range(21, 200):
+            last = accept(i)
+        self.assertTrue(48 <= last <= 72, last)  # a minute at most, and the jitter
+
+
 class Faults(Case):
     @classmethod
     def setUpClass(cls):
@@ -896,6 +1019,301 @@ class Faults(Case):
         self.stack.cache.end(signal.SIGKILL)
         self.problem(self.service.encode({"prompt": "canary without a cache"}), 503, "cache_unavailable")
         self.problem(self.service.request("GET", f"/v1/results/{KEY}"), 503, "cache_unavailable")
+
+
+class Losses(Case):
+    """What the queue or the cache loses while somebody waits; no engine works here unless a test
+    starts one. Events are forged: they are hints, and make the service look at once."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("losses")
+        cls.stack.engine("--only-register")
+        cls.service = cls.stack.service("--redis-timeout-ms", 8000)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def setUp(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(4)
+        self.addCleanup(self.pool.shutdown)
+        for key in self.open_jobs():  # of a test that failed
+            self.lose_job(key)
+
+    def ask(self, body, wait=30):
+        return self.pool.submit(self.service.encode, body, {"Prefer": f"wait={wait}"})
+
+    def open_jobs(self):
+        """Keys of the jobs in the queue."""
+        keys = [k.decode() for k in self.stack.queue.command("KEYS", "pe:{*}:j:*")]
+        return [k for k in keys
+                if self.stack.queue.command("HGET", k, "state") in (b"waiting", b"leased")]
+
+    def wait_for_jobs(self, n):
+        wait_until(lambda: len(self.open_jobs()) == n, what=f"{n} open jobs")
+        return self.open_jobs()
+
+    def announce(self, key):
+        base, _, job = key.rpartition(":j:")
+        self.stack.queue.command("XADD", f"{base}:ev", "*", "j", job, "s", "done", "w", 0, "t", 0)
+
+    def lose_job(self, key):
+        base, _, job = key.rpartition(":j:")
+        group = self.stack.queue.command("HGET", key, "group").decode()
+        self.stack.queue.command("DEL", key)
+        self.stack.queue.command("ZREM", f"{base}:w", group + job)
+
+    def compute(self, prompts):
+        """Their keys, once an engine has computed them."""
+        engine = self.stack.engine()
+        keys = []
+        for prompt in prompts:
+            headers, _ = self.good(self.service.encode({"prompt": prompt}))
+            keys.append(headers["etag"].strip('"').split(".")[0])
+        engine.end()
+        self.service.forget()
+        return keys
+
+    def test_a_job_lost_three_times_is_the_queues_fault(self):
+        answer = self.ask({"prompt": "lost again and again"})
+        for _ in range(3):
+            key, = self.wait_for_jobs(1)
+            self.lose_job(key)
+            self.announce(key)
+        self.problem(answer.result(20), 503, "queue_unavailable", "lost the job 3 times")
+        self.assertEqual(self.service.metric('pe_given_up_total{lost="job"}'), 1)
+        self.assertEqual(self.service.metric('pe_given_up_total{lost="result"}'), 0)
+        self.assertIn("job_lost_too_often", self.service.text())
+
+    def test_a_result_lost_three_times_is_the_caches_fault(self):
+        answer = self.ask({"prompt": "dropped again and again"})
+        before = self.service.metric('pe_given_up_total{lost="result"}')
+        for _ in range(3):
+            key, = self.wait_for_jobs(1)
+            base, _, job = key.rpartition(":j:")
+            group = self.stack.queue.command("HGET", key, "group").decode()
+            self.stack.queue.command("ZREM", f"{base}:w", group + job)
+            self.stack.queue.command("HSET", key, "state", "done")
+            self.announce(key)
+        self.problem(answer.result(20), 503, "cache_too_small")
+        self.assertEqual(self.service.metric('pe_given_up_total{lost="result"}'), before + 1)
+
+    def test_one_interest_a_request(self):
+        """The same prompt twice in one request is one interest, also when its job is sent again."""
+        answer = self.ask({"prompts": ["wanted once", "wanted once"]})
+        key, = self.wait_for_jobs(1)
+        self.lose_job(key)
+        self.announce(key)
+        self.wait_for_jobs(1)
+        wait_until(lambda: self.service.metric("pe_waiters") == 1)
+        time.sleep(0.2)
+        self.assertEqual(self.stack.queue.command("HGET", key, "interest"), b"1")
+        # somebody else wants it too: a cancellation that names the job twice takes one interest
+        other = self.ask({"prompt": "wanted once"})
+        wait_until(lambda: self.stack.queue.command("HGET", key, "interest") == b"2")
+        job = key.rpartition(":")[2]
+        _, states = self.good(self.service.request("DELETE", f"/v1/jobs/{job},{job}"))
+        self.assertEqual([j["state"] for j in json.loads(states)["jobs"]], ["waiting"] * 2)
+        _, states = self.good(self.service.request("DELETE", f"/v1/jobs/{job}"))
+        self.assertEqual([j["state"] for j in json.loads(states)["jobs"]], ["cancelled"])
+        for a in (answer, other):
+            self.problem(a.result(10), 410, "cancelled")
+
+    def test_the_same_prompt_twice_is_answered_at_once(self):
+        """Its result comes between the look into the cache and the queue's word that it is done."""
+        key, = self.compute(["a twin"])
+        self.stack.cache.command("RENAME", f"r:{key}", "aside")
+        fetches = self.service.metric("pe_fetches_total")
+        self.stack.queue.process.send_signal(signal.SIGSTOP)
+        try:
+            answer = self.ask({"prompts": ["a twin", "another", "a twin"], "negative_prompt": "a twin"}, 3)
+            time.sleep(0.5)
+            self.stack.cache.command("RENAME", "aside", f"r:{key}")
+        finally:
+            self.stack.queue.process.send_signal(signal.SIGCONT)
+        key, = self.wait_for_jobs(1)
+        engine = self.stack.engine()
+        start = time.monotonic()
+        _, body = self.good(answer.result(20))
+        self.assertLess(time.monotonic() - start, 2)
+        tensors = read_safetensors(body)[0]
+        for i in (2, 3):
+            self.assertEqual(tensors[f"p{i}.hidden_states"], tensors["p0.hidden_states"])
+        self.assertEqual(self.service.metric("pe_fetches_total"), fetches + 2)
+        engine.end()
+
+    def test_accepted_is_said_only_of_all_prompts(self):
+        """One prompt is in the queue and has waited enough; the other, whose result was dropped,
+        is still on its way there."""
+        key, = self.compute(["known before"])
+        self.stack.cache.command("DEL", f"r:{key}")
+        self.stack.queue.process.send_signal(signal.SIGSTOP)
+        try:
+            answer = self.ask({"prompts": ["new here", "known before"]}, 1)
+            time.sleep(0.5)
+            self.stack.cache.process.send_signal(signal.SIGSTOP)
+        finally:
+            self.stack.queue.process.send_signal(signal.SIGCONT)
+        try:
+            self.wait_for_jobs(1)
+            time.sleep(1.5)
+            self.assertFalse(answer.done(), "202 before all prompts were in the queue")
+        finally:
+            self.stack.cache.process.send_signal(signal.SIGCONT)
+        headers, body = self.good(answer.result(20), 202)
+        keys = self.open_jobs()
+        self.assertEqual(len(keys), 2)
+        self.good(self.service.request("DELETE", json.loads(body)["job"]))
+        self.assertEqual(self.open_jobs(), [])
+
+    def test_a_hit_is_one_look_into_the_cache(self):
+        self.compute(["looked up"])
+        self.stack.cache.command("CONFIG", "RESETSTAT")
+        self.assertEqual(self.good(self.service.encode({"prompt": "looked up"}))[0]["x-cache"], "hit")
+        calls = self.stack.cache.calls()
+        self.assertEqual((calls["exec"], max(calls.values())), (1, 1), calls)
+
+    def test_missed_events_are_made_up_for(self):
+        """The service sleeps while the end is announced and the announcement is lost."""
+        self.compute(["before"])
+        answer = self.ask({"prompt": "unheard of"})
+        key, = self.wait_for_jobs(1)
+        self.service.process.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(0.5)  # until its read has ended
+            engine = self.stack.engine()
+            wait_until(lambda: self.stack.queue.command("HGET", key, "state") == b"done")
+            engine.end()
+            self.stack.queue.command("DEL", key.rpartition(":j:")[0] + ":ev")
+        finally:
+            self.service.process.send_signal(signal.SIGCONT)
+        start = time.monotonic()
+        self.good(answer.result(20))
+        self.assertLess(time.monotonic() - start, 2.5)
+        self.assertGreaterEqual(self.service.metric("pe_events_missed_total"), 1)
+
+    def test_states_of_jobs_that_ended_while_waiting(self):
+        _, body = self.good(self.service.encode({"prompt": "tell me all"},
+                                                {"Prefer": "respond-async"}), 202)
+        path = json.loads(body)["job"]
+        waiting = self.pool.submit(self.service.request, "GET", path,
+                                   headers={"Prefer": "wait=20"})
+        result = self.pool.submit(self.service.request, "GET", path + "/result",
+                                  headers={"Prefer": "wait=20"})
+        wait_until(lambda: self.service.metric("pe_waiters") == 2)
+        engine = self.stack.engine()
+        job, = json.loads(self.good(waiting.result(20))[1])["jobs"]
+        self.assertEqual((job["state"], job["attempt"]), ("done", 1))
+        self.assertGreaterEqual(job["finished_ms"], job["enqueued_ms"])
+        self.assertGreater(job["enqueued_ms"], 1e12)
+        self.good(result.result(20))
+        engine.end()
+
+
+class Crowd(Case):
+    """Many connections that wait; the engine comes when all of them do."""
+
+    def setUp(self):
+        self.stack = Stack("crowd")
+        self.addCleanup(self.stack.close)
+        self.stack.engine("--only-register")
+        self.service = self.stack.service()
+        self.sockets = []
+        self.addCleanup(lambda: [s.close() for s in self.sockets])
+
+    def ask(self, prompt):
+        body = json.dumps({"prompt": prompt, "layers": [0]}).encode()
+        self.sockets.append(socket.create_connection(self.service.address, timeout=60))
+        self.sockets[-1].sendall(
+            b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nPrefer: wait=120\r\nContent-Length: %d\r\n\r\n" % len(body)
+            + body)
+
+    def wait_until_all_wait(self):
+        """In the table, and with their interest in the queue."""
+        n = len(self.sockets)
+
+        def interest():
+            keys = self.stack.queue.command("KEYS", "pe:{*}:j:*")
+            return sum(int(self.stack.queue.command("HGET", key, "interest")) for key in keys)
+        wait_until(lambda: self.service.metric("pe_waiters") == n and interest() == n, 120,
+                   f"{n} waiters")
+
+    def answers(self):
+        """Head, body and time (Unix, in ms) of each answer."""
+        got = {s.fileno(): [] for s in self.sockets}
+        times = {}
+        with selectors.DefaultSelector() as selector:
+            for s in self.sockets:
+                s.setblocking(False)
+                selector.register(s, selectors.EVENT_READ)
+            while len(times) < len(self.sockets):
+                ready = selector.select(60)
+                self.assertTrue(ready, "no answer in 60 s")
+                for key, _ in ready:
+                    chunk = key.fileobj.recv(1 << 20)
+                    got[key.fd].append(chunk)
+                    if not chunk:
+                        times[key.fd] = time.time() * 1e3
+                        selector.unregister(key.fileobj)
+        return [(*b"".join(got[s.fileno()]).partition(b"\r\n\r\n")[::2], times[s.fileno()])
+                for s in self.sockets]
+
+    def test_many_waiters_one_computation(self):
+        for _ in range(1000):
+            self.ask("everybody wants this")
+        self.wait_until_all_wait()
+        self.stack.engine()
+        answers = self.answers()
+        self.assertTrue(all(head.startswith(b"HTTP/1.1 200") for head, _, _ in answers))
+        self.assertEqual(len({body for _, body, _ in answers}), 1)
+        self.assertEqual(len(self.stack.journal()), 1)
+        words = [line for head, _, _ in answers for line in head.split(b"\r\n")
+                 if line.startswith(b"X-Cache")]
+        self.assertEqual((words.count(b"X-Cache: miss"), words.count(b"X-Cache: joined")), (1, 999))
+        self.assertEqual(self.service.metric("pe_fetches_total"), 1)
+        self.assertEqual(self.service.metric("pe_waiters"), 0)
+
+    def test_rechecks_take_few_round_trips(self):
+        n = 100 if SANITIZED else 500
+        for i in range(n):
+            self.ask(f"prompt {i}")
+        self.wait_until_all_wait()
+        self.stack.queue.command("CONFIG", "RESETSTAT")
+        before = self.service.metric("pe_rechecks_total")
+        wait_until(lambda: self.service.metric("pe_rechecks_total") >= before + n)
+        calls = self.stack.queue.calls()
+        # 64 jobs a call; a few more measure the queue and look for cards
+        self.assertLessEqual(sum(calls.get(name, 0) for name in ("fcall", "fcall_ro")), n / 64 + 20)
+        self.stack.engine()
+        self.assertTrue(all(head.startswith(b"HTTP/1.1 200") for head, _, _ in self.answers()))
+
+    def test_all_are_answered_soon(self):
+        """Whatever waits, an answer leaves within a second of its result being there."""
+        n_keys, n_each = (8, 50) if SANITIZED else (50, 100)
+        for i in range(n_each):
+            for k in range(n_keys):
+                self.ask(f"prompt {k}")
+        self.wait_until_all_wait()
+        self.assertEqual(self.service.metric("pe_connections_parked"), n_keys * n_each)
+        self.stack.engine()
+        answers = self.answers()
+        self.assertEqual(len(self.stack.journal()), n_keys)
+        ends, late = {}, 0
+        for i, (head, body, at_ms) in enumerate(answers):
+            self.assertTrue(head.startswith(b"HTTP/1.1 200"), head)
+            self.assertEqual(body, answers[i % n_keys][1])
+            etag, = [line for line in head.split(b"\r\n") if line.startswith(b"ETag")]
+            job = etag.split(b'"')[1].split(b".")[0].decode()
+            if job not in ends:
+                key, = self.stack.queue.command("KEYS", f"pe:{{*}}:j:{job}")
+                ends[job] = int(self.stack.queue.command("HGET", key, "finished"))
+            late = max(late, at_ms - ends[job])
+        self.assertEqual(len({body for _, body, _ in answers}), n_keys)
+        self.assertEqual(self.service.metric("pe_waiters"), 0)
+        if not SANITIZED:
+            self.assertLess(late, 1000)
 
 
 class Start(Case):

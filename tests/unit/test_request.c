@@ -98,6 +98,30 @@ static void wrong_fields(void)
     check_problem("{\"prompt\":\"\",\"model\":\"\"}", PROBLEM_INVALID_FIELD, "model");
 }
 
+static void modalities(void)
+{
+    CHECK(parse("{\"prompt\":\"a\",\"output\":\"features\"}"));
+    CHECK_TEXT(request_modalities_name(r.modalities), "");
+    CHECK(parse("{\"prompt\":\"a\",\"output\":\"features\",\"modalities\":[\"audio\"]}"));
+    CHECK_TEXT(request_modalities_name(r.modalities), "audio");
+    CHECK(parse("{\"modalities\":[\"audio\",\"video\"],\"prompt\":\"a\","
+                "\"output\":\"embeddings\"}"));
+    CHECK_TEXT(request_modalities_name(r.modalities), "video,audio");
+    check_problem("{\"prompt\":\"a\",\"modalities\":[\"video\"]}", PROBLEM_INVALID_FIELD,
+                  "applies to features and embeddings");
+    check_problem("{\"prompt\":\"a\",\"output\":\"features\",\"modalities\":[]}",
+                  PROBLEM_INVALID_FIELD, "'modalities' must be a list");
+    check_problem("{\"prompt\":\"a\",\"output\":\"features\",\"modalities\":\"video\"}",
+                  PROBLEM_INVALID_FIELD, "'modalities' must be a list");
+    check_problem("{\"prompt\":\"a\",\"output\":\"features\",\"modalities\":[\"video\",1]}",
+                  PROBLEM_INVALID_FIELD, "item 1");
+    check_problem("{\"prompt\":\"a\",\"output\":\"features\",\"modalities\":[\"audio\\u0000\"]}",
+                  PROBLEM_INVALID_FIELD, "item 0");
+    check_problem("{\"prompt\":\"a\",\"output\":\"features\","
+                  "\"modalities\":[\"audio\",\"video\",\"audio\"]}",
+                  PROBLEM_INVALID_FIELD, "audio is wanted twice");
+}
+
 static void at_most_32(void)
 {
     char body[1024] = "{\"prompts\":[\"0\"";
@@ -129,6 +153,7 @@ int main(void)
     RUN(no_json);
     RUN(deep_and_long);
     RUN(wrong_fields);
+    RUN(modalities);
     RUN(at_most_32);
     RUN(tokenize_knows_less);
     request_free(&r);
