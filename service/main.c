@@ -27,6 +27,7 @@
 
 enum {
     CARDS_EVERY_MS = 1000,
+    QUEUES_EVERY_MS = 5000, /* are measured */
     QUEUE_SEEN_MS = 5000,   /* older: not ready */
     MAX_BODIES = 256 << 20, /* bytes of bodies under way */
     DRAIN_SPARE_MS = 5000   /* for answers on their way when the waits are over */
@@ -193,9 +194,10 @@ int main(int argc, char **argv)
         (rc = events_start(&events, settings.redis_queue, (int)settings.redis_timeout_ms,
                            service.waiters, &err)) != OK)
         goto out;
-    const struct models_options models_options = {settings.redis_queue,
-                                                  (int)settings.redis_timeout_ms, CARDS_EVERY_MS,
-                                                  events_follow, events};
+    const struct models_options models_options = {
+        settings.redis_queue, (int)settings.redis_timeout_ms,
+        CARDS_EVERY_MS,       QUEUES_EVERY_MS,
+        events_follow,        events};
     if ((rc = models_start(&service.models, &models_options, &err)) != OK)
         goto out;
     const struct http_options serve = http_options(&settings, &service);

@@ -31,13 +31,22 @@ struct models {
     pthread_t thread;
     bool started;
     _Atomic int64_t last_seen_ns;
-    bool was_away; /* the thread's own: to log a change once */
+    /* the thread's own: */
+    bool was_away; /* to log a change once */
+    int64_t measured_ns;
+    struct measured_queue {
+        char base[QUEUE_BASE_SIZE];
+        struct queue *queue;
+    } queues[CARD_MAX];
+    size_t n_queues;
 
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t stop;
     bool stopping;
     struct held_model *list[CARD_MAX];
     size_t n;
+    struct model_depth depths[CARD_MAX];
+    size_t n_depths;
 };
 
 static void shared_release(struct shared_tokenizer *s)
@@ -172,6 +181,77 @@ out:
     return rc;
 }
 
+/* ---- measuring the queues ---- */
+
+/* Those of models that are gone; the others' connections stay open. */
+static void close_queues(struct models *m)
+{
+    size_t n_left = 0;
+
+    for (size_t i = 0; i < m->n_queues; i++) {
+        size_t k = 0;
+        while (k < m->n && strcmp(m->list[k]->model.base, m->queues[i].base) != 0)
+            k++;
+        if (k < m->n)
+            m->queues[n_left++] = m->queues[i];
+        else
+            queue_close(m->queues[i].queue);
+    }
+    m->n_queues = n_left;
+}
+
+/* close_queues() came before, so there is room: each open one is a model's. */
+static int measure_one(struct queue_depth *out, struct models *m, const char *base,
+                       struct error *err)
+{
+    struct measured_queue *slot;
+    size_t i = 0;
+    int rc;
+
+    while (i < m->n_queues && strcmp(m->queues[i].base, base) != 0)
+        i++;
+    slot = &m->queues[i];
+    if (i == m->n_queues) {
+        if ((rc = queue_open(&slot->queue, m->options.queue_url, base, m->options.timeout_ms,
+                             err)) != OK)
+            return rc;
+        memcpy(slot->base, base, sizeof(slot->base));
+        m->n_queues++;
+    }
+    return queue_depth(slot->queue, out, err);
+}
+
+/* Q away: what was measured before stays. */
+static int measure(struct models *m, struct error *err)
+{
+    struct model_depth depths[CARD_MAX];
+    size_t n = 0;
+
+    close_queues(m);
+    for (size_t i = 0; i < m->n; i++) {
+        const struct model *model = &m->list[i]->model;
+        struct error why = {0};
+        int rc = measure_one(&depths[n].depth, m, model->base, &why);
+        if (rc == ERR_IO)
+            return error_set(err, rc, "%s", why.text);
+        if (rc != OK) { /* the others are measured all the same */
+            log_warn("queue_unmeasured", "id=%s why=\"%s\"", model->card.id, why.text);
+            continue;
+        }
+        memcpy(depths[n].id, model->card.id, sizeof(depths[n].id));
+        memcpy(depths[n].weights, model->card.weights, sizeof(depths[n].weights));
+        n++;
+    }
+    m->measured_ns = clock_now_ns();
+    pthread_mutex_lock(&m->lock);
+    memcpy(m->depths, depths, n * sizeof(depths[0]));
+    m->n_depths = n;
+    pthread_mutex_unlock(&m->lock);
+    return OK;
+}
+
+/* ---- the thread ---- */
+
 static void refresh(struct models *m)
 {
     const struct model *list[CARD_MAX];
@@ -179,6 +259,8 @@ static void refresh(struct models *m)
     bool away = read_cards(m, &err) != OK;
     size_t n;
 
+    if (!away && (m->measured_ns == 0 || clock_ms_since(m->measured_ns) >= m->options.measure_ms))
+        away = measure(m, &err) != OK;
     if (away && !m->was_away)
         log_warn("queue_away", "why=\"%s\"", err.text);
     if (!away && m->was_away)
@@ -255,6 +337,8 @@ void models_stop(struct models *m)
         pthread_join(m->thread, NULL);
     for (size_t i = 0; i < m->n; i++)
         model_release(&m->list[i]->model);
+    for (size_t i = 0; i < m->n_queues; i++)
+        queue_close(m->queues[i].queue);
     redis_close(m->redis);
     pthread_cond_destroy(&m->stop);
     pthread_mutex_destroy(&m->lock);
@@ -309,6 +393,17 @@ bool models_find(struct models *m, const char *name, const struct model **out, s
     }
     return problem_set(p, PROBLEM_UNKNOWN_MODEL, "there is no model '%s'; /v1/models lists them",
                        name);
+}
+
+size_t models_depths(struct models *m, struct model_depth out[CARD_MAX])
+{
+    size_t n;
+
+    pthread_mutex_lock(&m->lock);
+    n = m->n_depths;
+    memcpy(out, m->depths, n * sizeof(out[0]));
+    pthread_mutex_unlock(&m->lock);
+    return n;
 }
 
 int64_t models_last_seen_ns(const struct models *m)
