@@ -30,6 +30,9 @@ enum {
     QUEUES_EVERY_MS = 5000, /* are measured */
     QUEUE_SEEN_MS = 5000,   /* older: not ready */
     MAX_BODIES = 256 << 20, /* bytes of bodies under way */
+    IDLE_S = 15,            /* of a connection between requests */
+    ANSWER_S = 20,          /* before an answer's reader must have been fast enough */
+    MIN_RATE = 64 << 10,    /* bytes a second: fast enough */
     DRAIN_SPARE_MS = 5000   /* for answers on their way when the waits are over */
 };
 
@@ -68,8 +71,9 @@ static bool is_ready(void *arg, char *why, size_t cap)
 
 static int render_metrics(void *arg, struct buf *out, struct error *err)
 {
-    (void)arg;
-    return metrics_render(counters, COUNTERS, out, err);
+    struct health *h = arg;
+
+    return counters_render(h->models, out, err);
 }
 
 /* ---- start ---- */
@@ -130,6 +134,10 @@ static struct http_options http_options(const struct settings *s, struct service
         .max_body_bytes = MAX_BODIES,
         .header_s = (int)s->header_timeout_s,
         .body_s = (int)s->body_timeout_s,
+        .idle_s = IDLE_S,
+        .answer_s = ANSWER_S,
+        .min_rate = MIN_RATE,
+        .cors_origin = s->cors_origin,
         .handler = routes_handler(service),
     };
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/options.h"
+#include "service/headers.h"
 
 #define FIELD(name) offsetof(struct settings, name)
 static const struct option options[] = {
@@ -13,6 +14,8 @@ static const struct option options[] = {
      "ADDR:PORT", "where /livez, /readyz and /metrics are"},
     {"insecure-no-keys", 0, "PE_INSECURE_NO_KEYS", OPT_BOOL, FIELD(insecure_no_keys), "0", 0, 0, "",
      "listen where other machines reach it, without API keys"},
+    {"cors-origin", 0, "PE_CORS_ORIGIN", OPT_TEXT, FIELD(cors_origin), NULL, 0, 0, "ORIGIN",
+     "whose pages may ask from a browser: SCHEME://HOST[:PORT], or * for all; else none"},
     {"redis-queue", 0, "PE_REDIS_QUEUE", OPT_TEXT, FIELD(redis_queue), "redis://127.0.0.1:6379", 0,
      0, "URL", "Redis of the jobs: durable, never evicts"},
     {"redis-cache", 0, "PE_REDIS_CACHE", OPT_TEXT, FIELD(redis_cache), "redis://127.0.0.1:6380", 0,
@@ -91,6 +94,12 @@ int settings_load(struct settings *out, int argc, char **argv, bool *help, struc
         return error_set(err, ERR_INPUT,
                          "no key secret: give --key-secret-file PATH, a file of random bytes "
                          "(head -c 32 /dev/urandom > PATH)");
+    if (out->cors_origin != NULL && !headers_origin_is_good(out->cors_origin))
+        return error_set(
+            err, ERR_INPUT,
+            "--cors-origin: '%s' is no origin as browsers send it: SCHEME://HOST[:PORT] "
+            "in small letters, without a path; or * for all",
+            out->cors_origin);
     return OK;
 }
 

@@ -8,6 +8,7 @@
 
 struct settings {
     const char *tenant;
+    const char *cors_origin;
     const char *listen, *admin_listen, *redis_queue, *redis_cache, *key_secret_file, *ready_file;
     int durability, cache_scope, log_level_choice;
     bool insecure_no_keys;
