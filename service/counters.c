@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "jobs/redis.h"
 #include "service/models.h"
 
 #define RESULTS "prompts asked for, by what the cache and the queue had"
@@ -115,6 +116,31 @@ static int render_requests(struct buf *out, struct error *err)
     return OK;
 }
 
+/* ---- Redis ---- */
+
+static int render_redis(struct buf *out, struct error *err)
+{
+    static const char *const roles[REDIS_ROLES] = {
+        [REDIS_QUEUE] = "queue", [REDIS_CACHE] = "cache"};
+    static const char errors[] = "pe_redis_errors_total", again[] = "pe_redis_reconnects_total";
+    int rc;
+
+    if ((rc = metrics_family(out, METRIC_COUNTER, errors, "calls to Redis that failed", err)) != OK)
+        return rc;
+    for (int i = 0; i < REDIS_ROLES; i++)
+        if ((rc = metrics_row(out, errors, &(struct metric_label){"role", roles[i]}, 1,
+                              (double)redis_totals((enum redis_role)i).errors, err)) != OK)
+            return rc;
+    if ((rc = metrics_family(out, METRIC_COUNTER, again, "connections to Redis made again", err)) !=
+        OK)
+        return rc;
+    for (int i = 0; i < REDIS_ROLES; i++)
+        if ((rc = metrics_row(out, again, &(struct metric_label){"role", roles[i]}, 1,
+                              (double)redis_totals((enum redis_role)i).reconnects, err)) != OK)
+            return rc;
+    return OK;
+}
+
 /* ---- queues ---- */
 
 enum {
@@ -208,7 +234,8 @@ int counters_render(struct models *models, struct buf *out, struct error *err)
     int rc;
 
     if ((rc = render_requests(out, err)) != OK ||
-        (rc = metrics_render(counters, COUNTERS, out, err)) != OK)
+        (rc = metrics_render(counters, COUNTERS, out, err)) != OK ||
+        (rc = render_redis(out, err)) != OK)
         return rc;
     return render_depths(out, depths, n, err);
 }

@@ -951,6 +951,7 @@ class Faults(Case):
             self.problem(self.service.encode({"prompt": "canary, not now"}), 503, "queue_unavailable")
             self.problem(self.service.request("GET", f"/v1/jobs/{KEY}"), 503, "queue_unavailable")
             wait_until(lambda: self.service.admin_get("/readyz")[0] == 503)
+            self.assertGreater(self.service.metric('pe_redis_errors_total{role="queue"}'), 0)
             self.assertEqual(self.service.admin_get("/livez")[0], 200)
             self.assertEqual(self.service.metric("pe_waiters"), 3)
             self.stack.restart_queue()
@@ -958,6 +959,8 @@ class Faults(Case):
             for answer in waiting:
                 self.good(answer.result(30))
             wait_until(lambda: self.service.admin_get("/readyz")[0] == 200)
+            self.assertGreater(self.service.metric('pe_redis_reconnects_total{role="queue"}'), 0)
+            self.assertEqual(self.service.metric('pe_redis_errors_total{role="cache"}'), 0)
             self.good(self.service.encode({"prompt": "now"}))
             # jobs that the queue has forgotten while somebody waits are sent again
             engine.end()
@@ -996,6 +999,7 @@ class Faults(Case):
         self.stack.cache.end(signal.SIGKILL)
         self.problem(self.service.encode({"prompt": "canary without a cache"}), 503, "cache_unavailable")
         self.problem(self.service.request("GET", f"/v1/results/{KEY}"), 503, "cache_unavailable")
+        self.assertGreaterEqual(self.service.metric('pe_redis_errors_total{role="cache"}'), 2)
 
 
 class Start(Case):
