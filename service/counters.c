@@ -143,10 +143,7 @@ static int render_redis(struct buf *out, struct error *err)
 
 /* ---- queues ---- */
 
-enum {
-    MAX_LABELS = 4,
-    WEIGHTS_SHOWN = 12 /* characters: enough to tell them apart, as in the log */
-};
+enum { WEIGHTS_SHOWN = 12 }; /* characters: enough to tell them apart, as in the log */
 
 /* One family with a row for each model. */
 struct depth_family {
@@ -185,6 +182,11 @@ static double oldest_wait_s(const struct queue_depth *d)
     return (double)d->oldest_wait_ms / 1e3;
 }
 
+static double leases_lost(const struct queue_depth *d)
+{
+    return (double)d->leases_lost;
+}
+
 static double engines(const struct queue_depth *d)
 {
     return (double)d->engines;
@@ -198,17 +200,19 @@ static const struct depth_family depth_families[] = {
     {METRIC_GAUGE, "pe_queue_tokens", "tokens of a model's jobs that wait", NULL, tokens},
     {METRIC_GAUGE, "pe_queue_oldest_wait_seconds", "of the job that is next", NULL, oldest_wait_s},
     {METRIC_GAUGE, "pe_engines", "engines of a model that are alive", NULL, engines},
+    {METRIC_COUNTER, "pe_queue_leases_lost_total", "leases that ran out: engines died or hung",
+     NULL, leases_lost},
 };
 
 static int render_depth(struct buf *out, const struct depth_family *f, const struct model_depth *d,
                         struct error *err)
 {
     char weights[WEIGHTS_SHOWN + 1];
-    const struct metric_label labels[MAX_LABELS] = {
-        {"model", d->id}, {"weights", weights}, {"state", f->state}};
+    const struct metric_label labels[] = {
+        {"model", d->id}, {"weights", weights}, {"compute", d->compute}, {"state", f->state}};
 
     snprintf(weights, sizeof(weights), "%.*s", WEIGHTS_SHOWN, d->weights);
-    return metrics_row(out, f->name, labels, f->state != NULL ? 3 : 2, f->value(&d->depth), err);
+    return metrics_row(out, f->name, labels, f->state != NULL ? 4 : 3, f->value(&d->depth), err);
 }
 
 static int render_depths(struct buf *out, const struct model_depth *depths, size_t n,

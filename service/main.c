@@ -12,8 +12,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "jobs/cache.h"
-#include "jobs/queue.h"
 #include "service/counters.h"
 #include "service/events.h"
 #include "service/fetch.h"
@@ -88,24 +86,6 @@ static void signals_block(sigset_t *set)
     pthread_sigmask(SIG_BLOCK, set, NULL);
     signal(SIGPIPE, SIG_IGN);
     setrlimit(RLIMIT_CORE, &no_core); /* memory holds prompts */
-}
-
-static int check_redis(const struct settings *s, struct error *err)
-{
-    bool assumed = settings_durability_is_assumed(s);
-    bool shared = strcmp(s->redis_queue, s->redis_cache) == 0;
-    char warning[512] = "";
-    int rc;
-
-    rc = queue_check_policy(s->redis_queue, assumed, shared, warning, sizeof(warning), err);
-    if (rc == OK && warning[0] != '\0')
-        log_warn("redis_policy", "text=\"%s\"", warning);
-    warning[0] = '\0';
-    if (rc == OK)
-        rc = cache_check_policy(s->redis_cache, assumed, shared, warning, sizeof(warning), err);
-    if (rc == OK && warning[0] != '\0')
-        log_warn("redis_policy", "text=\"%s\"", warning);
-    return rc;
 }
 
 static struct service describe(const struct settings *s)
@@ -191,19 +171,19 @@ int main(int argc, char **argv)
     signals_block(&signals); /* before the first thread: all inherit the mask */
     service = describe(&settings);
     if ((rc = key_secret_load(&service.secret, settings.key_secret_file, &err)) != OK ||
-        (rc = check_redis(&settings, &err)) != OK)
+        (rc = redis_settings_check(&settings.redis, &err)) != OK)
         goto out;
 
-    const struct io_options io_options = {settings.redis_queue, settings.redis_cache,
-                                          (int)settings.io_threads, (int)settings.redis_timeout_ms};
+    const struct io_options io_options = {settings.redis.queue, settings.redis.cache,
+                                          (int)settings.io_threads, (int)settings.redis.timeout_ms};
     if ((rc = io_pool_start(&service.pool, &io_options, &err)) != OK ||
         (rc = fetch_start(&service.fetch, service.pool, settings.max_held_bytes, &err)) != OK ||
         (rc = waiters_start(&service.waiters, service.pool, service.fetch, &err)) != OK ||
-        (rc = events_start(&events, settings.redis_queue, (int)settings.redis_timeout_ms,
+        (rc = events_start(&events, settings.redis.queue, (int)settings.redis.timeout_ms,
                            service.waiters, &err)) != OK)
         goto out;
     const struct models_options models_options = {
-        settings.redis_queue, (int)settings.redis_timeout_ms,
+        settings.redis.queue, (int)settings.redis.timeout_ms,
         CARDS_EVERY_MS,       QUEUES_EVERY_MS,
         events_follow,        events};
     if ((rc = models_start(&service.models, &models_options, &err)) != OK)

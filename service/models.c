@@ -240,6 +240,7 @@ static int measure(struct models *m, struct error *err)
         }
         memcpy(depths[n].id, model->card.id, sizeof(depths[n].id));
         memcpy(depths[n].weights, model->card.weights, sizeof(depths[n].weights));
+        memcpy(depths[n].compute, model->card.compute, sizeof(depths[n].compute));
         n++;
     }
     m->measured_ns = clock_now_ns();

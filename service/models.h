@@ -44,7 +44,7 @@ void model_release(const struct model *model); /* NULL is fine */
 
 /* A model's queue as it was last measured, with engines or without. */
 struct model_depth {
-    char id[CARD_ID_SIZE], weights[CARD_DIGEST_SIZE];
+    char id[CARD_ID_SIZE], weights[CARD_DIGEST_SIZE], compute[CARD_WORD_SIZE];
     struct queue_depth depth;
 };
 /* Of all models; from any thread. Returns how many. */

@@ -38,10 +38,12 @@ static int write_model(struct buf *out, const struct model_card *card, struct er
         (rc = buf_printf(out, err, ",\"engine_version\":")) != OK ||
         (rc = json_text_append(out, card->engine_version, err)) != OK ||
         (rc = buf_printf(out, err,
-                         ",\"weights\":\"%s\",\"tokenizer\":\"%s\",\"max_tokens\":%d,"
-                         "\"vocabulary\":%d,\"registered_ms\":%" PRId64 ",\"outputs\":{",
-                         card->weights, card->tokenizer, card->max_tokens, card->vocabulary,
-                         card->registered_ms)) != OK)
+                         ",\"weights\":\"%s\",\"compute\":\"%s\",\"tokenizer\":\"%s\","
+                         "\"max_tokens\":%d,\"vocabulary\":%d,\"registered_ms\":%" PRId64
+                         ",\"seen_ms\":%" PRId64 ",\"live\":%s,\"outputs\":{",
+                         card->weights, card->compute, card->tokenizer, card->max_tokens,
+                         card->vocabulary, card->registered_ms, card->seen_ms,
+                         card->is_live ? "true" : "false")) != OK)
         return rc;
     if (card->has_hidden_states &&
         (rc = buf_printf(out, err,

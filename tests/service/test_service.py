@@ -391,6 +391,9 @@ class Main(Case):
     def test_models_and_openapi(self):
         model = json.loads(self.good(self.service.request("GET", "/v1/models"))[1])["models"][0]
         self.assertEqual((model["id"], model["max_tokens"]), ("tiny", 1024))
+        self.assertEqual((model["compute"], model["live"]), ("float32", True))
+        self.assertLessEqual(model["registered_ms"], model["seen_ms"])
+        self.assertLess(abs(model["seen_ms"] / 1000 - time.time()), 600)
         self.assertEqual(model["outputs"]["hidden_states"]["layers"], 8)
         headers, text = self.good(self.service.request("GET", "/openapi.yaml"))
         self.assertEqual(headers["content-type"], "application/yaml")
@@ -723,6 +726,21 @@ class Limits(Case):
     def tearDownClass(cls):
         cls.stack.close()
 
+    def check_depths(self, service):
+        """Two jobs wait, and there is no engine: who scales engines from zero reads this."""
+        tiny = (("compute", "float32"), ("model", "tiny"), ("weights", "a" * 12))
+
+        def of(state):
+            return tuple(sorted((*tiny, ("state", state))))
+        wait_until(lambda: service.rows("pe_queue_jobs").get(of("waiting")) == 2)
+        self.assertEqual(service.rows("pe_queue_jobs"), {
+            of("waiting"): 2, of("delayed"): 0, of("leased"): 0, of("dead"): 0})
+        self.assertGreater(service.rows("pe_queue_tokens")[tiny], 2)
+        wait = service.rows("pe_queue_oldest_wait_seconds")[tiny]
+        self.assertTrue(0 < wait < 60, wait)
+        self.assertEqual(service.rows("pe_engines"), {tiny: 0})
+        self.assertEqual(service.rows("pe_queue_leases_lost_total"), {tiny: 0})
+
     def test_all(self):
         stack = self.stack
         service = stack.service("--job-deadline", 1, "--max-open-jobs", 2)
@@ -735,6 +753,7 @@ class Limits(Case):
             "Prefer": "respond-async"}), 202)[1]) for i in range(2)]
         states = json.loads(self.good(service.request("GET", jobs[1]["job"]))[1])
         self.assertEqual((states["jobs"][0]["state"], states["jobs"][0]["place"]), ("waiting", 1))
+        self.check_depths(service)
         self.problem(service.encode({"prompt": "p3"}), 503, "queue_full")
         tenant = stack.service("--max-tenant-jobs", 1)
         self.problem(tenant.encode({"prompt": "p4"}), 429, "tenant_quota")
@@ -918,6 +937,10 @@ class Weights(Case):
             self.assertEqual(read_safetensors(first)[0]["p0.hidden_states"][1][2], 64)
             stack.engine("--weights", "1", "--width", 32)
             wait_until(lambda: service.metric("pe_models") == 2)
+            wait_until(lambda: len(service.rows("pe_engines")) == 2)
+            text = service.admin_get("/metrics")[1]
+            for family in "pe_queue_jobs", "pe_engines", "pe_queue_leases_lost_total":
+                self.assertEqual(text.count(f"# TYPE {family} "), 1)
             headers, second = self.good(service.encode(body))
             self.assertEqual(headers["x-cache"], "miss")
             self.assertEqual(read_safetensors(second)[0]["p0.hidden_states"][1][2], 32)
