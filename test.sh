@@ -53,7 +53,7 @@ run_tests()
 
 stage "packages and model"
 install_packages "${BUILD_PACKAGES[@]}" clang clang-format libclang-rt-14-dev gzip xz-utils \
-    python3 redis-server
+    python3 python3-jsonschema python3-yaml redis-server
 fetch_model
 
 stage "sources: format, calls that are not used here"
@@ -87,7 +87,8 @@ tests/check_cuda.sh
 if [ $full = yes ]; then
     stage "fuzzing: $FUZZ_SECONDS CPU seconds a parser"
     tests/fuzz/run.sh build/fuzz/bin "$FUZZ_SECONDS"
-    stage "openapi: schemathesis against the service"
+    stage "openapi: a validator's word, and schemathesis against the service"
+    tests/service/run_openapi_validator.sh . build/schemathesis
     tests/service/run_schemathesis.sh build/release/bin tests build/schemathesis
     stage "mutations: the fault test can fail"
     python3 tests/service/mutations.py . build/mutations

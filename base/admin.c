@@ -19,8 +19,7 @@ enum {
 struct admin {
     struct admin_callbacks callbacks;
     struct MHD_Daemon *daemon;
-    int fd;
-    char address[LISTEN_TEXT_SIZE];
+    struct listener listener;
 };
 
 static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, const char *type,
@@ -114,15 +113,14 @@ int admin_start(struct admin **out, const char *address, const struct admin_call
     if ((a = calloc(1, sizeof(*a))) == NULL)
         return error_set(err, ERR_MEM, "admin: no memory");
     a->callbacks = *callbacks;
-    a->fd = -1;
-    if ((rc = listen_open(&a->fd, address, MAX_CONNECTIONS, a->address, NULL, err)) != OK)
+    if ((rc = listen_open(&a->listener, address, MAX_CONNECTIONS, err)) != OK)
         goto out;
-    a->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a,
-                                 MHD_OPTION_LISTEN_SOCKET, a->fd, MHD_OPTION_CONNECTION_LIMIT,
-                                 (unsigned)MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-                                 (unsigned)TIMEOUT_S, MHD_OPTION_END);
+    a->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, handle, a, MHD_OPTION_LISTEN_SOCKET,
+        a->listener.fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_END);
     if (a->daemon == NULL) {
-        rc = error_set(err, ERR_IO, "admin: cannot serve on %s", a->address);
+        rc = error_set(err, ERR_IO, "admin: cannot serve on %s", a->listener.text);
         goto out;
     }
     *out = a;
@@ -136,14 +134,16 @@ void admin_stop(struct admin *a)
 {
     if (a == NULL)
         return;
-    if (a->daemon != NULL)
+    listen_remove_file(&a->listener);
+    if (a->daemon != NULL) {
         MHD_stop_daemon(a->daemon); /* closes the socket */
-    else if (a->fd >= 0)
-        close(a->fd);
+        a->listener.fd = -1;
+    }
+    listen_close(&a->listener);
     free(a);
 }
 
 const char *admin_address(const struct admin *a)
 {
-    return a->address;
+    return a->listener.text;
 }

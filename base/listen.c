@@ -27,9 +27,10 @@ static bool is_dead(const struct sockaddr_un *address)
     return dead;
 }
 
-static int listen_unix(int *out, const char *path, int backlog, char *text, struct error *err)
+static int listen_unix(struct listener *l, const char *path, int backlog, struct error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
+    bool bound = false;
     struct stat st;
     int fd;
 
@@ -45,16 +46,19 @@ static int listen_unix(int *out, const char *path, int backlog, char *text, stru
         unlink(path);
     }
     if ((fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0 ||
-        bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
+        !(bound = bind(fd, (const struct sockaddr *)&address, sizeof(address)) == 0) ||
         /* who may connect is who may write to it: not everyone, whatever the umask says */
-        chmod(path, 0660) != 0 || listen(fd, backlog) != 0) {
+        chmod(path, 0660) != 0 || listen(fd, backlog) != 0 || lstat(path, &l->file) != 0) {
         int why = errno;
+        if (bound)
+            unlink(path);
         if (fd >= 0)
             close(fd);
         return error_set(err, ERR_IO, "unix:%s: cannot listen: %s", path, strerror(why));
     }
-    snprintf(text, LISTEN_TEXT_SIZE, "unix:%s", path);
-    *out = fd;
+    snprintf(l->text, sizeof(l->text), "unix:%s", path);
+    l->is_local = true;
+    l->fd = fd;
     return OK;
 }
 
@@ -107,8 +111,7 @@ static void tcp_text(int fd, const char *host, char *text)
     snprintf(text, LISTEN_TEXT_SIZE, strchr(host, ':') != NULL ? "[%s]:%s" : "%s:%s", host, port);
 }
 
-static int listen_tcp(int *out, const char *address, int backlog, char *text, bool *is_local,
-                      struct error *err)
+static int listen_tcp(struct listener *l, const char *address, int backlog, struct error *err)
 {
     struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *found = NULL;
     char host[128], port[8];
@@ -122,8 +125,7 @@ static int listen_tcp(int *out, const char *address, int backlog, char *text, bo
         fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 &&
             bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, backlog) == 0) {
-            if (is_local != NULL)
-                *is_local = is_loopback(a->ai_addr);
+            l->is_local = is_loopback(a->ai_addr);
             break;
         }
         why = errno;
@@ -134,19 +136,34 @@ static int listen_tcp(int *out, const char *address, int backlog, char *text, bo
     freeaddrinfo(found);
     if (fd < 0)
         return error_set(err, ERR_IO, "%s: cannot listen: %s", address, strerror(why));
-    tcp_text(fd, host, text);
-    *out = fd;
+    tcp_text(fd, host, l->text);
+    l->fd = fd;
     return OK;
 }
 
-int listen_open(int *fd, const char *address, int backlog, char *text, bool *is_local,
-                struct error *err)
+int listen_open(struct listener *l, const char *address, int backlog, struct error *err)
 {
-    *fd = -1;
-    text[0] = '\0';
-    if (strncmp(address, "unix:", 5) != 0)
-        return listen_tcp(fd, address, backlog, text, is_local, err);
-    if (is_local != NULL)
-        *is_local = true;
-    return listen_unix(fd, address + 5, backlog, text, err);
+    *l = (struct listener){.fd = -1};
+    return strncmp(address, "unix:", 5) == 0 ? listen_unix(l, address + 5, backlog, err)
+                                             : listen_tcp(l, address, backlog, err);
+}
+
+void listen_remove_file(struct listener *l)
+{
+    const char *path = l->text + strlen("unix:");
+    struct stat st;
+
+    /* while the socket is open its inode is not given to another file */
+    if (l->file.st_nlink > 0 && lstat(path, &st) == 0 && st.st_dev == l->file.st_dev &&
+        st.st_ino == l->file.st_ino)
+        unlink(path);
+    l->file = (struct stat){0};
+}
+
+void listen_close(struct listener *l)
+{
+    listen_remove_file(l);
+    if (l->fd >= 0)
+        close(l->fd);
+    l->fd = -1;
 }

@@ -75,14 +75,12 @@ static int append_histogram(struct buf *out, struct metric *m, struct error *err
 
 int metrics_render(struct metric *metrics, size_t n, struct buf *out, struct error *err)
 {
-    static const char *const kinds[] = {"counter", "gauge", "histogram"};
     int rc;
 
     for (size_t i = 0; i < n; i++) {
         struct metric *m = &metrics[i];
         if (i == 0 || strcmp(m->name, metrics[i - 1].name) != 0)
-            if ((rc = buf_printf(out, err, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help,
-                                 m->name, kinds[m->kind])) != OK)
+            if ((rc = metrics_family(out, m->kind, m->name, m->help, err)) != OK)
                 return rc;
         if (m->kind == METRIC_HISTOGRAM)
             rc = append_histogram(out, m, err);
@@ -92,4 +90,41 @@ int metrics_render(struct metric *metrics, size_t n, struct buf *out, struct err
             return rc;
     }
     return OK;
+}
+
+int metrics_family(struct buf *out, enum metric_kind kind, const char *name, const char *help,
+                   struct error *err)
+{
+    static const char *const kinds[] = {"counter", "gauge", "histogram"};
+
+    return buf_printf(out, err, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kinds[kind]);
+}
+
+/* A label's value between its quotes. */
+static int append_value(struct buf *out, const char *value, struct error *err)
+{
+    int rc;
+
+    for (const char *c = value; *c != '\0'; c++) {
+        const char *text = *c == '\n' ? "\\n" : *c == '"' ? "\\\"" : *c == '\\' ? "\\\\" : NULL;
+        if ((rc = text != NULL ? buf_append(out, text, 2, err) : buf_append(out, c, 1, err)) != OK)
+            return rc;
+    }
+    return OK;
+}
+
+int metrics_row(struct buf *out, const char *name, const struct metric_label *labels,
+                size_t n_labels, double value, struct error *err)
+{
+    int rc;
+
+    if ((rc = buf_printf(out, err, "%s", name)) != OK)
+        return rc;
+    for (size_t i = 0; i < n_labels; i++)
+        if ((rc = buf_printf(out, err, "%c%s=\"", i == 0 ? '{' : ',', labels[i].name)) != OK ||
+            (rc = append_value(out, labels[i].value, err)) != OK ||
+            (rc = buf_append(out, "\"", 1, err)) != OK)
+            return rc;
+    /* 15 digits: every whole number up to a thousand million million as it is */
+    return buf_printf(out, err, "%s %.15g\n", n_labels > 0 ? "}" : "", value);
 }

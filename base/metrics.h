@@ -47,3 +47,19 @@ void metric_observe(struct metric *m, double seconds); /* histograms */
 
 /* Appends all `n` as text exposition format 0.0.4. */
 int metrics_render(struct metric *metrics, size_t n, struct buf *out, struct error *err);
+
+/* ---- families whose rows are known only when they are rendered ----
+ *
+ *     metrics_family(out, METRIC_GAUGE, "pe_queue_jobs", "jobs of a model", err)
+ *     metrics_row(out, "pe_queue_jobs", (struct metric_label[]){{"model", id}}, 1, depth, err)
+ *
+ * Counters and gauges. One family's rows follow its head, with no other family's between. */
+
+struct metric_label {
+    const char *name, *value; /* the value is any text: what needs it is escaped */
+};
+
+int metrics_family(struct buf *out, enum metric_kind kind, const char *name, const char *help,
+                   struct error *err);
+int metrics_row(struct buf *out, const char *name, const struct metric_label *labels,
+                size_t n_labels, double value, struct error *err);

@@ -116,6 +116,7 @@ static int open_server(void *arg, const char *url, struct error *err)
         return error_set(err, ERR_INPUT, "cache: more than %d addresses", CACHE_MAX_URLS);
     if ((rc = redis_open(&c->servers[c->n_servers], url, o->timeout_ms, err)) != OK)
         return rc;
+    redis_set_role(c->servers[c->n_servers], REDIS_CACHE);
     c->n_servers++;
     return OK;
 }

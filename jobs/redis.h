@@ -7,6 +7,7 @@
 #include <hiredis/hiredis.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/error.h"
 
@@ -38,6 +39,18 @@ int redis_read(struct redis *r, redisReply **out, struct error *err);
 /* For the next command alone: a longer time limit, for BLPOP and XREAD BLOCK. */
 void redis_next_timeout(struct redis *r, int timeout_ms);
 int redis_timeout(const struct redis *r); /* what redis_open() was given */
+
+/* What all connections of this process went through, by what they are for. */
+enum redis_role { REDIS_QUEUE, REDIS_CACHE, REDIS_ROLES };
+struct redis_totals {
+    int64_t errors;     /* connections that failed, and commands refused for the server's own state:
+                         * ERR_IO, ERR_MEM, ERR_BUSY; of ERR_INPUT only when logging in */
+    int64_t reconnects; /* connections made again */
+};
+/* From any thread. */
+struct redis_totals redis_totals(enum redis_role role);
+/* Where this connection counts; REDIS_QUEUE until it is said. */
+void redis_set_role(struct redis *r, enum redis_role role);
 
 const char *redis_address(const struct redis *r); /* without user and password; for messages */
 /* The server's words in its last error reply, cut before anything it quotes; "" before the first.

@@ -1,17 +1,18 @@
 #include "service/counters.h"
 
-#define STATUSES "requests answered, by status"
-#define RESULTS  "prompts asked for, by what the cache and the queue had"
-#define LOST     "jobs queued anew because something of theirs was gone"
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "jobs/redis.h"
+#include "service/models.h"
+
+#define RESULTS "prompts asked for, by what the cache and the queue had"
+#define LOST    "jobs queued anew because something of theirs was gone"
 #define GIVEN_UP                                                                                   \
     "prompts given up: the queue lost their job, or the cache their result, three times"
 
-static const int statuses[] = {200, 202, 304, 400, 404, 405, 406, 410, 411,
-                               413, 415, 422, 429, 500, 502, 503, 504};
-
-#define STATUS(place, code)                                                                        \
-    [C_STATUS_FIRST + (place)] = {                                                                 \
-        METRIC_COUNTER, "pe_http_requests_total", "code=\"" code "\"", STATUSES, 0, {0}, 0}
 #define COUNT(name, labels, help)                                                                  \
     {                                                                                              \
         METRIC_COUNTER, name, labels, help, 0, {0}, 0                                              \
@@ -26,24 +27,6 @@ static const int statuses[] = {200, 202, 304, 400, 404, 405, 406, 410, 411,
     }
 
 struct metric counters[COUNTERS] = {
-    STATUS(0, "200"),
-    STATUS(1, "202"),
-    STATUS(2, "304"),
-    STATUS(3, "400"),
-    STATUS(4, "404"),
-    STATUS(5, "405"),
-    STATUS(6, "406"),
-    STATUS(7, "410"),
-    STATUS(8, "411"),
-    STATUS(9, "413"),
-    STATUS(10, "415"),
-    STATUS(11, "422"),
-    STATUS(12, "429"),
-    STATUS(13, "500"),
-    STATUS(14, "502"),
-    STATUS(15, "503"),
-    STATUS(16, "504"),
-    STATUS(17, "other"),
     [C_HITS] = COUNT("pe_prompts_total", "cache=\"hit\"", RESULTS),
     [C_MISSES] = COUNT("pe_prompts_total", "cache=\"miss\"", RESULTS),
     [C_JOINED] = COUNT("pe_prompts_total", "cache=\"joined\"", RESULTS),
@@ -72,14 +55,195 @@ struct metric counters[COUNTERS] = {
     [C_DRAINING] = LEVEL("pe_draining", "1 while the service is stopping"),
     [C_ENCODE_SECONDS] = TIMES("pe_encode_seconds", "from request to answer of POST /v1/encode"),
     [C_FETCH_SECONDS] = TIMES("pe_fetch_seconds", "of one piece or header from the cache"),
+    [C_QUEUE_WAIT_SECONDS] =
+        TIMES("pe_queue_wait_seconds", "from a job's way into the queue to an engine's claim"),
     [C_TOKENIZE_SECONDS] = TIMES("pe_tokenize_seconds", "of one request's prompts"),
 };
 
-void count_status(int status)
-{
-    int n = (int)(sizeof(statuses) / sizeof(statuses[0])), i = 0;
+/* ---- requests ---- */
 
-    while (i < n && statuses[i] != status)
+enum { MAX_SERIES = 512 }; /* more than routes times statuses */
+
+struct request_series {
+    const char *route;
+    int status;
+    int64_t n;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards all below */
+    struct request_series series[MAX_SERIES];
+    size_t n;
+} requests = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void count_request(const char *route, int status)
+{
+    struct request_series *s = requests.series;
+    size_t i = 0;
+
+    if (route == NULL)
+        route = "other";
+    pthread_mutex_lock(&requests.lock);
+    while (i < requests.n && (s[i].status != status || strcmp(s[i].route, route) != 0))
         i++;
-    count((enum counter)(C_STATUS_FIRST + i), 1);
+    assert(i < MAX_SERIES);
+    if (i == requests.n)
+        s[requests.n++] = (struct request_series){route, status, 0};
+    s[i].n++;
+    pthread_mutex_unlock(&requests.lock);
+}
+
+static int render_requests(struct buf *out, struct error *err)
+{
+    static const char name[] = "pe_http_requests_total";
+    struct request_series series[MAX_SERIES];
+    char code[16];
+    size_t n;
+    int rc;
+
+    pthread_mutex_lock(&requests.lock);
+    n = requests.n;
+    memcpy(series, requests.series, n * sizeof(series[0]));
+    pthread_mutex_unlock(&requests.lock);
+    if ((rc = metrics_family(out, METRIC_COUNTER, name,
+                             "requests by route and status; none: the client left first", err)) !=
+        OK)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        const struct metric_label labels[] = {{"route", series[i].route}, {"code", code}};
+        snprintf(code, sizeof(code), "%d", series[i].status);
+        if (series[i].status == 0)
+            snprintf(code, sizeof(code), "none");
+        if ((rc = metrics_row(out, name, labels, 2, (double)series[i].n, err)) != OK)
+            return rc;
+    }
+    return OK;
+}
+
+/* ---- Redis ---- */
+
+static int render_redis(struct buf *out, struct error *err)
+{
+    static const char *const roles[REDIS_ROLES] = {
+        [REDIS_QUEUE] = "queue", [REDIS_CACHE] = "cache"};
+    static const char errors[] = "pe_redis_errors_total", again[] = "pe_redis_reconnects_total";
+    int rc;
+
+    if ((rc = metrics_family(out, METRIC_COUNTER, errors, "calls to Redis that failed", err)) != OK)
+        return rc;
+    for (int i = 0; i < REDIS_ROLES; i++)
+        if ((rc = metrics_row(out, errors, &(struct metric_label){"role", roles[i]}, 1,
+                              (double)redis_totals((enum redis_role)i).errors, err)) != OK)
+            return rc;
+    if ((rc = metrics_family(out, METRIC_COUNTER, again, "connections to Redis made again", err)) !=
+        OK)
+        return rc;
+    for (int i = 0; i < REDIS_ROLES; i++)
+        if ((rc = metrics_row(out, again, &(struct metric_label){"role", roles[i]}, 1,
+                              (double)redis_totals((enum redis_role)i).reconnects, err)) != OK)
+            return rc;
+    return OK;
+}
+
+/* ---- queues ---- */
+
+enum { WEIGHTS_SHOWN = 12 }; /* characters: enough to tell them apart, as in the log */
+
+/* One family with a row for each model. */
+struct depth_family {
+    enum metric_kind kind;
+    const char *name, *help, *state; /* `state`: another label, or NULL */
+    double (*value)(const struct queue_depth *d);
+};
+
+static double waiting(const struct queue_depth *d)
+{
+    return (double)d->waiting;
+}
+
+static double delayed(const struct queue_depth *d)
+{
+    return (double)d->delayed;
+}
+
+static double leased(const struct queue_depth *d)
+{
+    return (double)d->leased;
+}
+
+static double dead(const struct queue_depth *d)
+{
+    return (double)d->dead;
+}
+
+static double tokens(const struct queue_depth *d)
+{
+    return (double)d->waiting_tokens;
+}
+
+static double oldest_wait_s(const struct queue_depth *d)
+{
+    return (double)d->oldest_wait_ms / 1e3;
+}
+
+static double leases_lost(const struct queue_depth *d)
+{
+    return (double)d->leases_lost;
+}
+
+static double engines(const struct queue_depth *d)
+{
+    return (double)d->engines;
+}
+
+static const struct depth_family depth_families[] = {
+    {METRIC_GAUGE, "pe_queue_jobs", "jobs of a model", "waiting", waiting},
+    {METRIC_GAUGE, "pe_queue_jobs", NULL, "delayed", delayed},
+    {METRIC_GAUGE, "pe_queue_jobs", NULL, "leased", leased},
+    {METRIC_GAUGE, "pe_queue_jobs", NULL, "dead", dead},
+    {METRIC_GAUGE, "pe_queue_tokens", "tokens of a model's jobs that wait", NULL, tokens},
+    {METRIC_GAUGE, "pe_queue_oldest_wait_seconds", "of the job that is next", NULL, oldest_wait_s},
+    {METRIC_GAUGE, "pe_engines", "engines of a model that are alive", NULL, engines},
+    {METRIC_COUNTER, "pe_queue_leases_lost_total", "leases that ran out: engines died or hung",
+     NULL, leases_lost},
+};
+
+static int render_depth(struct buf *out, const struct depth_family *f, const struct model_depth *d,
+                        struct error *err)
+{
+    char weights[WEIGHTS_SHOWN + 1];
+    const struct metric_label labels[] = {
+        {"model", d->id}, {"weights", weights}, {"compute", d->compute}, {"state", f->state}};
+
+    snprintf(weights, sizeof(weights), "%.*s", WEIGHTS_SHOWN, d->weights);
+    return metrics_row(out, f->name, labels, f->state != NULL ? 4 : 3, f->value(&d->depth), err);
+}
+
+static int render_depths(struct buf *out, const struct model_depth *depths, size_t n,
+                         struct error *err)
+{
+    int rc;
+
+    for (size_t i = 0; i < sizeof(depth_families) / sizeof(depth_families[0]); i++) {
+        const struct depth_family *f = &depth_families[i];
+        if (f->help != NULL && (rc = metrics_family(out, f->kind, f->name, f->help, err)) != OK)
+            return rc;
+        for (size_t k = 0; k < n; k++)
+            if ((rc = render_depth(out, f, &depths[k], err)) != OK)
+                return rc;
+    }
+    return OK;
+}
+
+int counters_render(struct models *models, struct buf *out, struct error *err)
+{
+    struct model_depth depths[CARD_MAX];
+    size_t n = models_depths(models, depths);
+    int rc;
+
+    if ((rc = render_requests(out, err)) != OK ||
+        (rc = metrics_render(counters, COUNTERS, out, err)) != OK ||
+        (rc = render_redis(out, err)) != OK)
+        return rc;
+    return render_depths(out, depths, n, err);
 }

@@ -1,12 +1,11 @@
-/* counters.h - what the service counts; /metrics shows it in this order. Any thread counts. */
+/* counters.h - what the service counts, and its page of metrics. Any thread counts; /metrics shows
+ * the requests, these in their order, and the models' queues. */
 #pragma once
 #include <stddef.h>
 
 #include "base/metrics.h"
 
 enum counter {
-    C_STATUS_FIRST,
-    C_STATUS_LAST = C_STATUS_FIRST + 17, /* one a status, the last for all others */
     C_HITS,
     C_MISSES,
     C_JOINED,
@@ -34,6 +33,7 @@ enum counter {
     C_DRAINING,
     C_ENCODE_SECONDS,
     C_FETCH_SECONDS,
+    C_QUEUE_WAIT_SECONDS,
     C_TOKENIZE_SECONDS,
     COUNTERS
 };
@@ -44,4 +44,8 @@ static inline void count(enum counter c, int n)
 {
     metric_add(&counters[c], n);
 }
-void count_status(int status);
+/* `route` is kept for good; NULL: no route was found. `status` 0: nothing was answered. */
+void count_request(const char *route, int status);
+
+struct models;
+int counters_render(struct models *models, struct buf *out, struct error *err);

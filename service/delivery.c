@@ -186,7 +186,7 @@ static bool handle_etag(struct delivery *d)
     exchange_add_header(x, "ETag", "%s", etag);
     if (t->kind != TICKET_LOOKUP || !headers_match_etag(exchange_header(x, "If-None-Match"), etag))
         return false;
-    exchange_answer(x, 304, NULL, "", 0);
+    exchange_answer_headers(x, 304, d->layout.bytes);
     return true;
 }
 

@@ -58,6 +58,11 @@ const char *exchange_query(struct exchange *x, const char *name)
     return MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, name);
 }
 
+bool exchange_has_cors(const struct exchange *x)
+{
+    return x->http->options.cors_origin != NULL;
+}
+
 const char *exchange_request_id(const struct exchange *x)
 {
     return x->request_id;
@@ -166,6 +171,20 @@ static bool should_close(const struct exchange *x, int status)
            clock_ms_since(c->opened_ns) > MAX_AGE_S * 1e3;
 }
 
+/* What lets a page of that origin read the answer: also a problem's. */
+static void add_cors(const struct exchange *x, struct MHD_Response *response)
+{
+    const char *origin = x->http->options.cors_origin;
+
+    if (origin == NULL)
+        return;
+    MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
+    MHD_add_response_header(response, "Access-Control-Expose-Headers",
+                            "X-Request-Id, X-Cache, ETag, Location, Retry-After, Server-Timing");
+    if (strcmp(origin, "*") != 0)
+        MHD_add_response_header(response, "Vary", "Origin");
+}
+
 /* Takes `response`. */
 static void queue_response(struct exchange *x, int status, const char *content_type, size_t len,
                            struct MHD_Response *response)
@@ -181,6 +200,7 @@ static void queue_response(struct exchange *x, int status, const char *content_t
     MHD_add_response_header(response, "X-Request-Id", x->request_id);
     for (size_t i = 0; i < x->n_headers; i++)
         MHD_add_response_header(response, x->headers[i].name, x->headers[i].value);
+    add_cors(x, response);
     if (should_close(x, status))
         MHD_add_response_header(response, "Connection", "close");
     x->status = status;
@@ -198,6 +218,22 @@ void exchange_answer(struct exchange *x, int status, const char *content_type, c
     queue_response(
         x, status, content_type, len,
         MHD_create_response_from_buffer(len, (void *)(uintptr_t)data, MHD_RESPMEM_MUST_COPY));
+}
+
+/* Of an answer without a body: libmicrohttpd takes its length from it and asks for nothing. */
+static ssize_t read_nothing(void *arg, uint64_t position, char *out, size_t cap)
+{
+    (void)arg;
+    (void)position;
+    (void)out;
+    (void)cap;
+    return MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+void exchange_answer_headers(struct exchange *x, int status, size_t len)
+{
+    queue_response(x, status, NULL, 0,
+                   MHD_create_response_from_callback(len, STREAM_BLOCK, read_nothing, NULL, NULL));
 }
 
 /* What the client waited for us does not count against it. */

@@ -188,6 +188,31 @@ bool headers_match_etag(const char *if_none_match, const char *etag)
     return false;
 }
 
+bool headers_origin_is_good(const char *text)
+{
+    size_t scheme_len = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789+.-"), len;
+    const char *host, *port;
+
+    if (strcmp(text, "*") == 0)
+        return true;
+    if (scheme_len == 0 || strncmp(text + scheme_len, "://", 3) != 0)
+        return false;
+    host = text + scheme_len + 3;
+    if (*host == '[') {
+        len = 1 + strspn(host + 1, "0123456789abcdef:.");
+        len = len > 2 && host[len] == ']' ? len + 1 : 0;
+    } else {
+        len = strspn(host, "abcdefghijklmnopqrstuvwxyz0123456789._-");
+    }
+    if (len == 0 || host[len] == '\0')
+        return len > 0;
+    port = host + len + 1;
+    len = strspn(port, "0123456789");
+    return port[-1] == ':' && len >= 1 && len <= 5 && port[len] == '\0' && *port != '0' &&
+           !(strncmp(text, "http://", 7) == 0 && strcmp(port, "80") == 0) &&
+           !(strncmp(text, "https://", 8) == 0 && strcmp(port, "443") == 0);
+}
+
 bool headers_request_id_is_good(const char *text)
 {
     static const char allowed[] =

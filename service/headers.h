@@ -26,5 +26,9 @@ void headers_read_prefer(struct prefer *out, const char *prefer);
 /* Whether If-None-Match names `etag` (with its quotes), weakly compared, or is "*". */
 bool headers_match_etag(const char *if_none_match, const char *etag);
 
+/* "*", or scheme://host[:port] as a browser's Origin has it (RFC 6454): in small letters, without a
+ * path, and without the scheme's usual port. */
+bool headers_origin_is_good(const char *text);
+
 /* 1 to 64 of [A-Za-z0-9._-]. */
 bool headers_request_id_is_good(const char *text);

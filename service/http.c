@@ -1,10 +1,12 @@
 /* http.c - see http.h; exchange.c has the other half.
  *
  * libmicrohttpd runs epoll threads and calls the functions here. Its own timeout counts inactivity,
- * which a client that sends a byte now and then never shows. So a thread of ours ends connections
- * that take too long over their headers, their body, or reading the answer: shutdown() under the
- * table's lock, which the connection's closing takes too, so the descriptor cannot have become
- * another's. The same thread wakes the exchanges whose clients left while they were parked. */
+ * which a client that sends a byte now and then never shows, and which one that reads slowly, but
+ * fast enough, does show: a socket whose buffer is large takes no more bytes for a long time. So it
+ * is off, and a thread of ours ends connections that take too long over their headers, their body,
+ * reading the answer, or sending the next request: shutdown() under the table's lock, which the
+ * connection's closing takes too, so the descriptor cannot have become another's. The same thread
+ * wakes the exchanges whose clients left while they were parked. */
 #define _GNU_SOURCE /* EPOLL_CLOEXEC */
 #include "service/http.h"
 
@@ -69,13 +71,14 @@ static bool is_too_slow(const struct http *h, const struct connection *c, int64_
     }
     switch (c->phase) {
     case PHASE_HEADERS:
-        return s > h->options.header_s + (c->n_requests > 0 ? IDLE_S : 0);
+        return s > (x == NULL && c->n_requests > 0 ? h->options.idle_s : h->options.header_s);
     case PHASE_BODY:
         return s > h->options.body_s;
     case PHASE_ANSWER:
         if (x == NULL || atomic_load(&x->paused_ns) != 0)
             return false;
-        return s > 2 * GRACE_S + (double)atomic_load(&x->sent) / MIN_RATE;
+        return s >
+               h->options.answer_s + (double)atomic_load(&x->sent) / (double)h->options.min_rate;
     case PHASE_WORK:
         break;
     }
@@ -138,7 +141,8 @@ static void *begin_exchange(void *arg, const char *uri, struct MHD_Connection *m
     atomic_fetch_add(&h->n_exchanges, 1);
     pthread_mutex_lock(&h->lock);
     x->connection->exchange = x;
-    x->connection->n_requests++;
+    if (x->connection->n_requests++ > 0)
+        x->connection->since_ns = x->start_ns; /* it idled before */
     pthread_mutex_unlock(&h->lock);
     return x;
 }
@@ -158,7 +162,7 @@ static void end_exchange(void *arg, struct MHD_Connection *mhd, void **context,
         log_info("request", "id=%s method=%s route=%s status=%d bytes=%zu ms=%.1f cache=%s",
                  x->request_id, x->method, x->route == NULL ? "-" : x->route, x->status, x->length,
                  clock_ms_since(x->start_ns), x->cache == NULL ? "-" : x->cache);
-        count_status(x->status);
+        count_request(x->route, x->status);
         h->options.handler.end(h->options.handler.arg, x);
     }
     pthread_mutex_lock(&h->lock);
@@ -166,7 +170,7 @@ static void end_exchange(void *arg, struct MHD_Connection *mhd, void **context,
     x->connection->phase = PHASE_HEADERS;
     x->connection->since_ns = clock_now_ns();
     pthread_mutex_unlock(&h->lock);
-    atomic_fetch_sub(&h->body_bytes, (int64_t)x->declared);
+    atomic_fetch_sub(&h->body_bytes, x->reserved);
     atomic_fetch_sub(&h->n_exchanges, 1);
     exchange_release(x);
 }
@@ -194,12 +198,13 @@ static enum MHD_Result scan_header(void *arg, enum MHD_ValueKind kind, const cha
 }
 
 /* What would let two servers read one connection differently is refused here, and the connection
- * closed. */
-static bool check_framing(struct exchange *x, struct problem *p)
+ * closed. *declared: Content-Length, 0 when it is not there. */
+static bool check_framing(struct exchange *x, size_t *declared, struct problem *p)
 {
     struct header_scan scan = {0};
     const char *length;
 
+    *declared = 0;
     MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, scan_header, &scan);
     if (scan.has_encoding)
         return problem_set(p, PROBLEM_LENGTH_REQUIRED,
@@ -212,22 +217,29 @@ static bool check_framing(struct exchange *x, struct problem *p)
     if ((length = exchange_header(x, "Content-Length")) == NULL)
         return true;
     for (const char *c = length; *c != '\0'; c++) {
-        if (*c < '0' || *c > '9' || x->declared > SIZE_MAX / 20) {
-            x->declared = 0;
+        if (*c < '0' || *c > '9' || *declared > SIZE_MAX / 20)
             return problem_set(p, PROBLEM_BAD_REQUEST, "Content-Length is no number of bytes");
-        }
-        x->declared = x->declared * 10 + (size_t)(*c - '0');
+        *declared = *declared * 10 + (size_t)(*c - '0');
     }
     return true;
 }
 
-static bool check_body(struct exchange *x, struct problem *p)
+/* Counts a body's bytes among those of all requests under way, until the exchange ends. */
+static bool reserve_body(struct exchange *x, int64_t bytes)
 {
-    bool has_length = exchange_header(x, "Content-Length") != NULL;
-    size_t declared = x->declared;
+    struct http *h = x->http;
 
-    x->declared = 0;
-    if (x->max_body > 0 && !has_length)
+    if (atomic_fetch_add(&h->body_bytes, bytes) + bytes > h->options.max_body_bytes) {
+        atomic_fetch_sub(&h->body_bytes, bytes);
+        return false;
+    }
+    x->reserved = bytes;
+    return true;
+}
+
+static bool check_body(struct exchange *x, size_t declared, struct problem *p)
+{
+    if (x->max_body > 0 && exchange_header(x, "Content-Length") == NULL)
         return problem_set(p, PROBLEM_LENGTH_REQUIRED, "%s needs a body and its Content-Length",
                            x->method);
     if (declared > (x->max_body > 0 ? x->max_body : (size_t)MEMORY_LIMIT)) {
@@ -236,13 +248,11 @@ static bool check_body(struct exchange *x, struct problem *p)
         return problem_set(p, PROBLEM_BODY_TOO_LARGE,
                            "the body has %zu bytes, at most %zu are taken", declared, x->max_body);
     }
-    if (atomic_fetch_add(&x->http->body_bytes, (int64_t)declared) + (int64_t)declared >
-        x->http->options.max_body_bytes) {
-        atomic_fetch_sub(&x->http->body_bytes, (int64_t)declared);
+    if (!reserve_body(x, (int64_t)declared)) {
         p->retry_after_s = 1;
         return problem_set(p, PROBLEM_OVERLOADED, "too many requests are being read just now");
     }
-    x->declared = declared;
+    x->body.max = declared;
     return true;
 }
 
@@ -263,28 +273,36 @@ static enum MHD_Result after_call(const struct exchange *x)
     return x->abandoned ? MHD_NO : MHD_YES;
 }
 
+/* A client's own word goes nowhere, the log least of all. */
+static const char *known_method(const char *method)
+{
+    static const char *const known[] = {"GET",     "HEAD",  "POST",  "PUT",    "DELETE",
+                                        "OPTIONS", "PATCH", "TRACE", "CONNECT"};
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(known[i], method) == 0)
+            return known[i];
+    return "-";
+}
+
 /* The headers are there. */
 static enum MHD_Result on_headers(struct exchange *x, const char *url, const char *method)
 {
     struct http *h = x->http;
     struct problem p = {0};
+    size_t declared;
     bool framed;
 
     make_request_id(x);
-    snprintf(x->method, sizeof(x->method), "%s", strlen(method) < sizeof(x->method) ? method : "-");
+    x->method = known_method(method);
     if ((x->path = strdup(url)) == NULL)
         return MHD_NO;
     x->begun = true;
     exchange_set_phase(x, PHASE_BODY);
-    if ((framed = check_framing(x, &p)))
+    if ((framed = check_framing(x, &declared, &p)))
         h->options.handler.begin(h->options.handler.arg, x);
-    else
-        x->declared = 0;
-    if (x->status == 0 && !x->abandoned && (!framed || !check_body(x, &p)))
+    if (x->status == 0 && !x->abandoned && (!framed || !check_body(x, declared, &p)))
         exchange_answer_problem(x, &p);
-    else if (x->status != 0)
-        x->declared = 0;
-    x->body.max = x->declared;
     return after_call(x);
 }
 
@@ -328,8 +346,12 @@ static void open_connection(struct http *h, struct MHD_Connection *mhd, void **c
     struct epoll_event nothing = {.events = EPOLLONESHOT};
     struct connection *c;
 
-    if (info == NULL || (c = calloc(1, sizeof(*c))) == NULL)
+    if (info == NULL)
         return; /* its first request is refused */
+    if ((c = calloc(1, sizeof(*c))) == NULL) {
+        shutdown(info->connect_fd, SHUT_RDWR); /* else nobody would watch it */
+        return;
+    }
     c->fd = info->connect_fd;
     c->opened_ns = c->since_ns = clock_now_ns();
     pthread_mutex_lock(&h->lock);
@@ -345,6 +367,7 @@ static void open_connection(struct http *h, struct MHD_Connection *mhd, void **c
     }
     pthread_mutex_unlock(&h->lock);
     if (*context == NULL) {
+        shutdown(c->fd, SHUT_RDWR);
         free(c);
         return;
     }
@@ -416,40 +439,38 @@ static int start_daemon(struct http *h, struct error *err)
     h->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
         on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, h, MHD_OPTION_LISTEN_SOCKET,
-        h->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)h->options.n_threads,
+        h->listener.fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)h->options.n_threads,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->options.max_connections,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_LIMIT, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_S, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
-        MHD_OPTION_URI_LOG_CALLBACK, begin_exchange, h, MHD_OPTION_NOTIFY_COMPLETED, end_exchange,
-        h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_LIMIT, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_URI_LOG_CALLBACK, begin_exchange, h,
+        MHD_OPTION_NOTIFY_COMPLETED, end_exchange, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        h, MHD_OPTION_END);
     if (h->daemon == NULL)
-        return error_set(err, ERR_IO, "http: libmicrohttpd does not start on %s", h->address);
+        return error_set(err, ERR_IO, "http: libmicrohttpd does not start on %s", h->listener.text);
     return OK;
 }
 
 int http_start(struct http **out, const struct http_options *options, struct error *err)
 {
     struct http *h = calloc(1, sizeof(*h));
-    bool is_local;
     int rc;
 
     *out = NULL;
     if (h == NULL)
         return error_set(err, ERR_MEM, "http: no memory");
     h->options = *options;
-    h->listen_fd = h->epoll_fd = -1;
+    h->listener.fd = h->epoll_fd = -1;
     h->n_slots = (unsigned)options->max_connections + 64;
     pthread_mutex_init(&h->lock, NULL);
     atomic_store(&h->tick_ns, clock_now_ns());
     if ((rc = check_files(options, err)) != OK ||
-        (rc = listen_open(&h->listen_fd, options->listen, BACKLOG, h->address, &is_local, err)) !=
-            OK)
+        (rc = listen_open(&h->listener, options->listen, BACKLOG, err)) != OK)
         goto out;
-    if (options->must_be_local && !is_local) {
+    if (options->must_be_local && !h->listener.is_local) {
         rc = error_set(err, ERR_INPUT,
                        "http: %s can be reached from other machines and there are no API keys: "
                        "listen on 127.0.0.1 or unix:PATH, or give --insecure-no-keys",
-                       h->address);
+                       h->listener.text);
         goto out;
     }
     if ((h->table = calloc(h->n_slots, sizeof(*h->table))) == NULL) {
@@ -473,7 +494,7 @@ out:
 
 const char *http_address(const struct http *h)
 {
-    return h->address;
+    return h->listener.text;
 }
 
 bool http_is_alive(struct http *h)
@@ -498,10 +519,9 @@ void http_drain(struct http *h, int ms)
     int64_t start_ns = clock_now_ns();
 
     atomic_store(&h->draining, true);
-    if (MHD_quiesce_daemon(h->daemon) >= 0) {
-        close(h->listen_fd);
-        h->listen_fd = -1;
-    }
+    listen_remove_file(&h->listener);
+    if (MHD_quiesce_daemon(h->daemon) >= 0)
+        listen_close(&h->listener);
     while (atomic_load(&h->n_exchanges) > 0 && clock_ms_since(start_ns) < ms)
         pause_ms(10);
 }
@@ -530,16 +550,17 @@ void http_stop(struct http *h)
     if (h == NULL)
         return;
     atomic_store(&h->stopping, true);
+    listen_remove_file(&h->listener);
     if (h->daemon != NULL) {
         wake_all(h);
         MHD_stop_daemon(h->daemon);
+        h->listener.fd = -1; /* libmicrohttpd closed it */
     }
+    listen_close(&h->listener);
     if (h->watching)
         pthread_join(h->watcher, NULL);
     if (h->epoll_fd >= 0)
         close(h->epoll_fd);
-    if (h->listen_fd >= 0 && h->daemon == NULL)
-        close(h->listen_fd); /* else libmicrohttpd closed it */
     pthread_mutex_destroy(&h->lock);
     free(h->table);
     free(h);

@@ -31,7 +31,11 @@ struct http_options {
     int n_threads;
     int max_connections;
     int64_t max_body_bytes; /* of all requests under way */
-    int header_s, body_s;   /* deadlines */
+    /* Deadlines, in seconds: for a request's headers, for its body, between requests. An answer has
+     * answer_s and a second more for each min_rate bytes that its reader took. */
+    int header_s, body_s, idle_s, answer_s;
+    int64_t min_rate;
+    const char *cors_origin; /* whose pages may read the answers; "*": all; NULL: none */
     struct http_handler handler;
 };
 
@@ -47,10 +51,11 @@ bool http_is_alive(struct http *h); /* its threads go round */
 
 /* ---- the request ---- */
 
-const char *exchange_method(const struct exchange *x);
+const char *exchange_method(const struct exchange *x); /* "-": none that we know */
 const char *exchange_path(const struct exchange *x);
 const char *exchange_header(struct exchange *x, const char *name); /* NULL: not there */
 const char *exchange_query(struct exchange *x, const char *name);  /* NULL: not there */
+bool exchange_has_cors(const struct exchange *x);                  /* there is a cors_origin */
 const char *exchange_request_id(const struct exchange *x);
 int64_t exchange_start_ns(const struct exchange *x);
 void exchange_take_body(struct exchange *x, size_t max_bytes); /* 0: none is wanted */
@@ -74,10 +79,13 @@ void exchange_release(struct exchange *x);
 /* `name` is borrowed for good. */
 void exchange_add_header(struct exchange *x, const char *name, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-void exchange_note_route(struct exchange *x, const char *route); /* for the log; borrowed */
+/* For the log and the metrics; borrowed for good. */
+void exchange_note_route(struct exchange *x, const char *route);
 void exchange_note_cache(struct exchange *x, const char *cache); /* for the log; borrowed */
 void exchange_answer(struct exchange *x, int status, const char *content_type, const void *data,
                      size_t len);
+/* The headers of an answer with `len` bytes, of which none are sent: 304. */
+void exchange_answer_headers(struct exchange *x, int status, size_t len);
 /* Gives up to `cap` bytes of the answer from `position` on: their number; 0: none yet, and it has
  * parked the exchange; -1: it failed, the connection ends. */
 typedef long exchange_read_fn(void *arg, size_t position, void *out, size_t cap);

@@ -12,9 +12,6 @@
 #include "service/http.h"
 
 enum {
-    IDLE_S = 15,         /* of libmicrohttpd: between requests */
-    GRACE_S = 10,        /* before an answer's reader must be fast enough */
-    MIN_RATE = 64 << 10, /* bytes a second */
     MAX_REQUESTS = 1000, /* of a connection */
     MAX_AGE_S = 600,     /* of a connection */
     BACKLOG = 1024,
@@ -52,12 +49,14 @@ struct exchange {
     atomic_bool gone;
     _Atomic int64_t woken_ns;  /* not called back yet; 0: it was */
     _Atomic int64_t paused_ns; /* an answer that waits for its next bytes; 0: it does not */
-    char request_id[65], method[8];
+    char request_id[65];
+    const char *method;
     char *path;
     const char *route; /* for the log: the path itself may hold anything */
     int64_t start_ns;
     bool begun;
-    size_t max_body, declared; /* bytes; `declared` counts in http->body_bytes */
+    size_t max_body;  /* bytes; 0: none is wanted */
+    int64_t reserved; /* bytes of http->body_bytes that are this one's */
     struct buf body;
     void *data;
     /* the answer */
@@ -78,8 +77,8 @@ struct exchange {
 struct http {
     struct http_options options;
     struct MHD_Daemon *daemon;
-    int listen_fd, epoll_fd;
-    char address[LISTEN_TEXT_SIZE];
+    struct listener listener;
+    int epoll_fd;
     atomic_bool draining, stopping;
     _Atomic int64_t body_bytes, n_exchanges, n_parked, tick_ns;
     pthread_t watcher;

@@ -12,8 +12,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "jobs/cache.h"
-#include "jobs/queue.h"
 #include "service/counters.h"
 #include "service/events.h"
 #include "service/fetch.h"
@@ -30,6 +28,9 @@ enum {
     QUEUES_EVERY_MS = 5000, /* are measured */
     QUEUE_SEEN_MS = 5000,   /* older: not ready */
     MAX_BODIES = 256 << 20, /* bytes of bodies under way */
+    IDLE_S = 15,            /* of a connection between requests */
+    ANSWER_S = 20,          /* before an answer's reader must have been fast enough */
+    MIN_RATE = 64 << 10,    /* bytes a second: fast enough */
     DRAIN_SPARE_MS = 5000   /* for answers on their way when the waits are over */
 };
 
@@ -68,8 +69,9 @@ static bool is_ready(void *arg, char *why, size_t cap)
 
 static int render_metrics(void *arg, struct buf *out, struct error *err)
 {
-    (void)arg;
-    return metrics_render(counters, COUNTERS, out, err);
+    struct health *h = arg;
+
+    return counters_render(h->models, out, err);
 }
 
 /* ---- start ---- */
@@ -84,24 +86,6 @@ static void signals_block(sigset_t *set)
     pthread_sigmask(SIG_BLOCK, set, NULL);
     signal(SIGPIPE, SIG_IGN);
     setrlimit(RLIMIT_CORE, &no_core); /* memory holds prompts */
-}
-
-static int check_redis(const struct settings *s, struct error *err)
-{
-    bool assumed = settings_durability_is_assumed(s);
-    bool shared = strcmp(s->redis_queue, s->redis_cache) == 0;
-    char warning[512] = "";
-    int rc;
-
-    rc = queue_check_policy(s->redis_queue, assumed, shared, warning, sizeof(warning), err);
-    if (rc == OK && warning[0] != '\0')
-        log_warn("redis_policy", "text=\"%s\"", warning);
-    warning[0] = '\0';
-    if (rc == OK)
-        rc = cache_check_policy(s->redis_cache, assumed, shared, warning, sizeof(warning), err);
-    if (rc == OK && warning[0] != '\0')
-        log_warn("redis_policy", "text=\"%s\"", warning);
-    return rc;
 }
 
 static struct service describe(const struct settings *s)
@@ -130,6 +114,10 @@ static struct http_options http_options(const struct settings *s, struct service
         .max_body_bytes = MAX_BODIES,
         .header_s = (int)s->header_timeout_s,
         .body_s = (int)s->body_timeout_s,
+        .idle_s = IDLE_S,
+        .answer_s = ANSWER_S,
+        .min_rate = MIN_RATE,
+        .cors_origin = s->cors_origin,
         .handler = routes_handler(service),
     };
 }
@@ -183,19 +171,19 @@ int main(int argc, char **argv)
     signals_block(&signals); /* before the first thread: all inherit the mask */
     service = describe(&settings);
     if ((rc = key_secret_load(&service.secret, settings.key_secret_file, &err)) != OK ||
-        (rc = check_redis(&settings, &err)) != OK)
+        (rc = redis_settings_check(&settings.redis, &err)) != OK)
         goto out;
 
-    const struct io_options io_options = {settings.redis_queue, settings.redis_cache,
-                                          (int)settings.io_threads, (int)settings.redis_timeout_ms};
+    const struct io_options io_options = {settings.redis.queue, settings.redis.cache,
+                                          (int)settings.io_threads, (int)settings.redis.timeout_ms};
     if ((rc = io_pool_start(&service.pool, &io_options, &err)) != OK ||
         (rc = fetch_start(&service.fetch, service.pool, settings.max_held_bytes, &err)) != OK ||
         (rc = waiters_start(&service.waiters, service.pool, service.fetch, &err)) != OK ||
-        (rc = events_start(&events, settings.redis_queue, (int)settings.redis_timeout_ms,
+        (rc = events_start(&events, settings.redis.queue, (int)settings.redis.timeout_ms,
                            service.waiters, &err)) != OK)
         goto out;
     const struct models_options models_options = {
-        settings.redis_queue, (int)settings.redis_timeout_ms,
+        settings.redis.queue, (int)settings.redis.timeout_ms,
         CARDS_EVERY_MS,       QUEUES_EVERY_MS,
         events_follow,        events};
     if ((rc = models_start(&service.models, &models_options, &err)) != OK)

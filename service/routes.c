@@ -12,6 +12,11 @@
 #include "service/openapi.h"
 #include "service/ticket.h"
 
+enum {
+    ALLOW_SIZE = 80,
+    PREFLIGHT_S = 7200 /* that a browser remembers the answer; none remembers it longer */
+};
+
 enum accepts { ACCEPTS_TENSORS, ACCEPTS_JSON, ACCEPTS_YAML };
 
 struct route {
@@ -33,10 +38,12 @@ static int write_model(struct buf *out, const struct model_card *card, struct er
         (rc = buf_printf(out, err, ",\"engine_version\":")) != OK ||
         (rc = json_text_append(out, card->engine_version, err)) != OK ||
         (rc = buf_printf(out, err,
-                         ",\"weights\":\"%s\",\"tokenizer\":\"%s\",\"max_tokens\":%d,"
-                         "\"vocabulary\":%d,\"registered_ms\":%" PRId64 ",\"outputs\":{",
-                         card->weights, card->tokenizer, card->max_tokens, card->vocabulary,
-                         card->registered_ms)) != OK)
+                         ",\"weights\":\"%s\",\"compute\":\"%s\",\"tokenizer\":\"%s\","
+                         "\"max_tokens\":%d,\"vocabulary\":%d,\"registered_ms\":%" PRId64
+                         ",\"seen_ms\":%" PRId64 ",\"live\":%s,\"outputs\":{",
+                         card->weights, card->compute, card->tokenizer, card->max_tokens,
+                         card->vocabulary, card->registered_ms, card->seen_ms,
+                         card->is_live ? "true" : "false")) != OK)
         return rc;
     if (card->has_hidden_states &&
         (rc = buf_printf(out, err,
@@ -192,32 +199,56 @@ static bool path_matches(const char *pattern, const char *path)
     return id > 0 && strcmp(pattern + len + 1, path + len + id) == 0;
 }
 
-static const struct route *find_route(const char *path, const char *method, bool *has_path)
+/* *found: the path's pattern, NULL when there is none; it may have other methods alone. */
+static const struct route *find_route(const char *path, const char *method, const char **found)
 {
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
 
-    *has_path = false;
+    *found = NULL;
     for (int i = 0; i < N_ROUTES; i++) {
         if (!path_matches(routes[i].path, path))
             continue;
-        *has_path = true;
+        *found = routes[i].path;
         if (strcmp(routes[i].method, wanted) == 0)
             return &routes[i];
     }
     return NULL;
 }
 
-static void answer_method_not_allowed(struct exchange *x, const char *path)
+/* The methods of a path that is there. */
+static void list_methods(char allow[ALLOW_SIZE], const struct exchange *x)
 {
-    struct problem p = {0};
-    char allow[64];
     size_t len = 0;
 
     for (int i = 0; i < N_ROUTES; i++)
-        if (path_matches(routes[i].path, path))
-            len += (size_t)snprintf(allow + len, sizeof(allow) - len, "%s%s%s", len > 0 ? ", " : "",
+        if (path_matches(routes[i].path, exchange_path(x)))
+            len += (size_t)snprintf(allow + len, ALLOW_SIZE - len, "%s%s%s", len > 0 ? ", " : "",
                                     routes[i].method,
                                     strcmp(routes[i].method, "GET") == 0 ? ", HEAD" : "");
+    if (exchange_has_cors(x))
+        snprintf(allow + len, ALLOW_SIZE - len, ", OPTIONS");
+}
+
+/* A browser asks before it lets a page send JSON, or anything but GET. */
+static void answer_preflight(struct exchange *x)
+{
+    char allow[ALLOW_SIZE];
+
+    list_methods(allow, x);
+    exchange_add_header(x, "Allow", "%s", allow);
+    exchange_add_header(x, "Access-Control-Allow-Methods", "%s", allow);
+    exchange_add_header(x, "Access-Control-Allow-Headers",
+                        "Content-Type, Accept, Prefer, X-Request-Id, If-None-Match");
+    exchange_add_header(x, "Access-Control-Max-Age", "%d", PREFLIGHT_S);
+    exchange_answer(x, 204, NULL, "", 0);
+}
+
+static void answer_method_not_allowed(struct exchange *x)
+{
+    struct problem p = {0};
+    char allow[ALLOW_SIZE];
+
+    list_methods(allow, x);
     exchange_add_header(x, "Allow", "%s", allow);
     problem_set(&p, PROBLEM_METHOD_NOT_ALLOWED, "this route takes %s", allow);
     exchange_answer_problem(x, &p);
@@ -247,14 +278,18 @@ static bool check_accept(const struct route *route, struct exchange *x, struct p
 static void begin(void *arg, struct exchange *x)
 {
     const struct service *s = arg;
-    const char *path = exchange_path(x);
     const struct route *route;
     struct problem p = {0};
-    bool has_path;
+    const char *path;
 
-    route = find_route(path, exchange_method(x), &has_path);
-    if (route == NULL && has_path) {
-        answer_method_not_allowed(x, path);
+    route = find_route(exchange_path(x), exchange_method(x), &path);
+    if (path != NULL)
+        exchange_note_route(x, path);
+    if (route == NULL && path != NULL) {
+        if (strcmp(exchange_method(x), "OPTIONS") == 0 && exchange_has_cors(x))
+            answer_preflight(x);
+        else
+            answer_method_not_allowed(x);
         return;
     }
     if (route == NULL) {
@@ -262,7 +297,6 @@ static void begin(void *arg, struct exchange *x)
         exchange_answer_problem(x, &p);
         return;
     }
-    exchange_note_route(x, route->path);
     if (!check_accept(route, x, &p) ||
         (route->has_body && exchange_header(x, "Content-Length") != NULL &&
          !headers_body_is_json(exchange_header(x, "Content-Type")) &&
@@ -276,13 +310,13 @@ static void begin(void *arg, struct exchange *x)
 static void handle(void *arg, struct exchange *x)
 {
     const struct route *route;
-    bool has_path;
+    const char *path;
 
     if (exchange_data(x) != NULL) {
         delivery_answer(exchange_data(x));
         return;
     }
-    route = find_route(exchange_path(x), exchange_method(x), &has_path);
+    route = find_route(exchange_path(x), exchange_method(x), &path);
     route->handle(arg, x);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/options.h"
+#include "service/headers.h"
 
 #define FIELD(name) offsetof(struct settings, name)
 static const struct option options[] = {
@@ -13,14 +14,9 @@ static const struct option options[] = {
      "ADDR:PORT", "where /livez, /readyz and /metrics are"},
     {"insecure-no-keys", 0, "PE_INSECURE_NO_KEYS", OPT_BOOL, FIELD(insecure_no_keys), "0", 0, 0, "",
      "listen where other machines reach it, without API keys"},
-    {"redis-queue", 0, "PE_REDIS_QUEUE", OPT_TEXT, FIELD(redis_queue), "redis://127.0.0.1:6379", 0,
-     0, "URL", "Redis of the jobs: durable, never evicts"},
-    {"redis-cache", 0, "PE_REDIS_CACHE", OPT_TEXT, FIELD(redis_cache), "redis://127.0.0.1:6380", 0,
-     0, "URL[,URL...]", "Redis of the results"},
-    {"redis-durability", 0, "PE_REDIS_DURABILITY", OPT_CHOICE, FIELD(durability), "checked", 0, 0,
-     "checked|assumed", "assumed: start though the queue's settings cannot be read"},
-    {"redis-timeout-ms", 0, "PE_REDIS_TIMEOUT_MS", OPT_INT, FIELD(redis_timeout_ms), "2000", 10,
-     60000, "N", "for one command"},
+    {"cors-origin", 0, "PE_CORS_ORIGIN", OPT_TEXT, FIELD(cors_origin), NULL, 0, 0, "ORIGIN",
+     "whose pages may ask from a browser: SCHEME://HOST[:PORT], or * for all; else none"},
+    REDIS_OPTIONS(FIELD(redis)),
     {"key-secret-file", 0, "PE_KEY_SECRET_FILE", OPT_TEXT, FIELD(key_secret_file), NULL, 0, 0,
      "PATH", "16 to 1024 random bytes, the same in all services; a new one empties the cache"},
     {"tenant", 0, "PE_TENANT", OPT_TEXT, FIELD(tenant), "local", 0, 0, "NAME",
@@ -91,12 +87,13 @@ int settings_load(struct settings *out, int argc, char **argv, bool *help, struc
         return error_set(err, ERR_INPUT,
                          "no key secret: give --key-secret-file PATH, a file of random bytes "
                          "(head -c 32 /dev/urandom > PATH)");
+    if (out->cors_origin != NULL && !headers_origin_is_good(out->cors_origin))
+        return error_set(
+            err, ERR_INPUT,
+            "--cors-origin: '%s' is no origin as browsers send it: SCHEME://HOST[:PORT] "
+            "in small letters, without a path; or * for all",
+            out->cors_origin);
     return OK;
-}
-
-bool settings_durability_is_assumed(const struct settings *s)
-{
-    return s->durability == 1;
 }
 
 bool settings_scope_is_global(const struct settings *s)

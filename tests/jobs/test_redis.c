@@ -260,10 +260,12 @@ static void a_stopped_server_is_given_up(void)
 
 static void it_connects_again_by_itself(void)
 {
+    struct redis_totals before = redis_totals(REDIS_CACHE), other;
     struct redis *r;
     redisReply *reply;
 
     CHECK_OK(redis_open(&r, server.url, 2000, &err));
+    redis_set_role(r, REDIS_CACHE); /* who waits for the server counts as the queue's */
     CHECK_OK(redis_commandf(r, &reply, &err, "SET kept 1"));
     freeReplyObject(reply);
     redis_server_kill(&server);
@@ -278,6 +280,20 @@ static void it_connects_again_by_itself(void)
     CHECK(redis_server_restart(&server));
     CHECK_OK(redis_commandf(r, &reply, &err, "GET kept"));
     freeReplyObject(reply);
+    /* a refusal that is the caller's own is none of the server's errors */
+    CHECK_ERR(redis_commandf(r, &reply, &err, "NONSENSE"), ERR_INPUT, "NONSENSE");
+    CHECK_INT(redis_totals(REDIS_CACHE).errors, before.errors + 2);
+    CHECK_INT(redis_totals(REDIS_CACHE).reconnects, before.reconnects + 2);
+    redis_set_role(r, REDIS_QUEUE);
+    other = redis_totals(REDIS_QUEUE);
+    CHECK_OK(redis_commandf(r, &reply, &err, "CONFIG SET maxmemory 1"));
+    freeReplyObject(reply);
+    CHECK_ERR(redis_commandf(r, &reply, &err, "SET more 1"), ERR_MEM, "OOM");
+    CHECK_OK(redis_commandf(r, &reply, &err, "CONFIG SET maxmemory 0"));
+    freeReplyObject(reply);
+    CHECK_INT(redis_totals(REDIS_QUEUE).errors, other.errors + 1);
+    CHECK_INT(redis_totals(REDIS_QUEUE).reconnects, other.reconnects);
+    CHECK_INT(redis_totals(REDIS_CACHE).errors, before.errors + 2);
     redis_close(r);
 }
 

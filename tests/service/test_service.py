@@ -12,6 +12,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import selectors
 import shutil
 import signal
@@ -162,6 +163,17 @@ class Service(Process):
             s.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
             head, _, body = s.makefile("rb").read().partition(b"\r\n\r\n")
             return int(head.split()[1]), body.decode()
+
+    def rows(self, name):
+        """A family of /metrics: its labels, as a sorted tuple of pairs, and its numbers."""
+        found = {}
+        for line in self.admin_get("/metrics")[1].splitlines():
+            match = re.fullmatch(re.escape(name) + r"(?:\{(.*)\})? (\S+)", line)
+            if match:
+                labels = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[1] or "")
+                assert tuple(sorted(labels)) not in found, line
+                found[tuple(sorted(labels))] = float(match[2])
+        return found
 
     def metric(self, name):
         """One number of /metrics; the admin listener may have no room for a moment under load."""
@@ -357,6 +369,12 @@ class Main(Case):
             status, headers, got = self.service.request("GET", path, headers={
                 "If-None-Match": value})
             self.assertEqual((status, got, headers["etag"]), (304, b"", etag))
+        raw = self.service.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nIf-None-Match: {etag}\r\n\r\n"
+                               "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+                               .encode())
+        head, _, rest = raw.partition(b"\r\n\r\n")  # RFC 9110 8.6: the length of what was not sent
+        self.assertIn(b"Content-Length: %d" % len(body), head.splitlines())
+        self.assertTrue(rest.startswith(b"HTTP/1.1 200 "), rest[:100])
         self.good(self.service.request("GET", path, headers={
             "If-None-Match": etag, "Accept": "application/json"}))
         status, headers, got = self.service.request("HEAD", path)
@@ -383,6 +401,9 @@ class Main(Case):
     def test_models_and_openapi(self):
         model = json.loads(self.good(self.service.request("GET", "/v1/models"))[1])["models"][0]
         self.assertEqual((model["id"], model["max_tokens"]), ("tiny", 1024))
+        self.assertEqual((model["compute"], model["live"]), ("float32", True))
+        self.assertLessEqual(model["registered_ms"], model["seen_ms"])
+        self.assertLess(abs(model["seen_ms"] / 1000 - time.time()), 600)
         self.assertEqual(model["outputs"]["hidden_states"]["layers"], 8)
         headers, text = self.good(self.service.request("GET", "/openapi.yaml"))
         self.assertEqual(headers["content-type"], "application/yaml")
@@ -656,6 +677,38 @@ class Main(Case):
         self.assertEqual(self.service.raw(one * 3 + one.replace(b"Host", b"Connection: close\r\nHost"))
                          .count(b"HTTP/1.1 200"), 4)
 
+    def test_request_metrics(self):
+        def counted(route, code):
+            rows = self.service.rows("pe_http_requests_total")
+            return rows.get((("code", str(code)), ("route", route)), 0)
+
+        def grows(route, code, ask):
+            before = counted(route, code)
+            ask()
+            wait_until(lambda: counted(route, code) == before + 1, what=f"{route} {code}")
+        ask = self.service.request
+        grows("/v1/models", 200, lambda: ask("GET", "/v1/models"))
+        grows("/v1/models", 405, lambda: ask("DELETE", "/v1/models"))
+        grows("/v1/jobs/*", 404, lambda: ask("GET", f"/v1/jobs/{KEY}"))
+        grows("/v1/jobs/*", 404, lambda: ask("DELETE", f"/v1/jobs/{KEY}"))
+        grows("/v1/jobs/*/result", 404, lambda: ask("GET", f"/v1/jobs/{KEY}/result"))
+        grows("other", 404, lambda: ask("GET", '/v1/canary"}'))
+        grows("/v1/encode", 400, lambda: self.service.encode(b"{"))
+        text = self.service.admin_get("/metrics")[1]
+        self.assertNotIn("canary", text)
+        self.assertEqual(text.count("# TYPE pe_http_requests_total counter"), 1)
+        families = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+        self.assertEqual(len(families), len(set(families)))
+
+    def test_log_has_no_word_of_the_client(self):
+        for method in ("G\x1b[31mET", "canary", "get", "X" * 200):
+            self.service.raw(f"{method} /v1/models HTTP/1.1\r\nHost: x\r\n"
+                             "X-Request-Id: odd-method\r\n\r\n".encode())
+        wait_until(lambda: self.service.text().count("id=odd-method ") == 4)
+        lines = [line for line in self.service.text().splitlines() if "id=odd-method " in line]
+        for line in lines:
+            self.assertIn(" method=- route=/v1/models status=405 ", line)
+
     def test_admin(self):
         self.assertEqual(self.service.admin_get("/livez")[0], 200)
         self.assertEqual(self.service.admin_get("/readyz"), (200, "ready\n"))
@@ -671,6 +724,21 @@ class Limits(Case):
     def tearDownClass(cls):
         cls.stack.close()
 
+    def check_depths(self, service):
+        """Two jobs wait, and there is no engine: who scales engines from zero reads this."""
+        tiny = (("compute", "float32"), ("model", "tiny"), ("weights", "a" * 12))
+
+        def of(state):
+            return tuple(sorted((*tiny, ("state", state))))
+        wait_until(lambda: service.rows("pe_queue_jobs").get(of("waiting")) == 2)
+        self.assertEqual(service.rows("pe_queue_jobs"), {
+            of("waiting"): 2, of("delayed"): 0, of("leased"): 0, of("dead"): 0})
+        self.assertGreater(service.rows("pe_queue_tokens")[tiny], 2)
+        wait = service.rows("pe_queue_oldest_wait_seconds")[tiny]
+        self.assertTrue(0 < wait < 60, wait)
+        self.assertEqual(service.rows("pe_engines"), {tiny: 0})
+        self.assertEqual(service.rows("pe_queue_leases_lost_total"), {tiny: 0})
+
     def test_all(self):
         stack = self.stack
         service = stack.service("--job-deadline", 1, "--max-open-jobs", 2)
@@ -683,6 +751,7 @@ class Limits(Case):
             "Prefer": "respond-async"}), 202)[1]) for i in range(2)]
         states = json.loads(self.good(service.request("GET", jobs[1]["job"]))[1])
         self.assertEqual((states["jobs"][0]["state"], states["jobs"][0]["place"]), ("waiting", 1))
+        self.check_depths(service)
         self.problem(service.encode({"prompt": "p3"}), 503, "queue_full")
         tenant = stack.service("--max-tenant-jobs", 1)
         self.problem(tenant.encode({"prompt": "p4"}), 429, "tenant_quota")
@@ -719,6 +788,57 @@ class Limits(Case):
         self.problem(service.encode({"prompts": ["word " * 55] * 2, "model": "large"},
                                     {"Accept": "application/json"}), 422, "result_too_large",
                      "JSON")
+
+
+class Origins(Case):
+    """Pages of another origin, in a browser."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("origins")
+        cls.service = cls.stack.service("--cors-origin", "https://a.example")
+        cls.all = cls.stack.service("--cors-origin", "*")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def test_answers_may_be_read(self):
+        for ask in (("GET", "/v1/models"), ("GET", "/nowhere"), ("GET", f"/v1/jobs/{KEY}"),
+                    ("PUT", "/v1/models"), ("POST", "/v1/encode", b"{")):
+            with self.subTest(ask):
+                _, headers, _ = self.service.request(*ask, headers={"Origin": "https://a.example"})
+                self.assertEqual(headers["access-control-allow-origin"], "https://a.example")
+                self.assertIn("Origin", headers["vary"])
+                exposed = headers["access-control-expose-headers"].split(", ")
+                self.assertEqual(exposed, ["X-Request-Id", "X-Cache", "ETag", "Location",
+                                           "Retry-After", "Server-Timing"])
+                _, headers, _ = self.all.request(*ask)
+                self.assertEqual(headers["access-control-allow-origin"], "*")
+                self.assertNotIn("vary", headers)
+
+    def test_preflight(self):
+        for path, methods in (("/v1/encode", "POST, OPTIONS"), ("/v1/tokenize", "POST, OPTIONS"),
+                              ("/v1/models", "GET, HEAD, OPTIONS"),
+                              (f"/v1/jobs/{KEY}", "GET, HEAD, DELETE, OPTIONS"),
+                              (f"/v1/jobs/{KEY}/result", "GET, HEAD, OPTIONS"),
+                              (f"/v1/results/{KEY}", "GET, HEAD, OPTIONS"),
+                              ("/openapi.yaml", "GET, HEAD, OPTIONS")):
+            with self.subTest(path):
+                status, headers, body = self.service.request("OPTIONS", path, headers={
+                    "Origin": "https://a.example", "Access-Control-Request-Method": "POST",
+                    "Access-Control-Request-Headers": "content-type,prefer"})
+                self.assertEqual((status, body), (204, b""))
+                self.assertEqual(headers["access-control-allow-origin"], "https://a.example")
+                self.assertEqual(headers["access-control-allow-methods"], methods)
+                self.assertEqual(headers["access-control-allow-headers"],
+                                 "Content-Type, Accept, Prefer, X-Request-Id, If-None-Match")
+                self.assertGreater(int(headers["access-control-max-age"]), 0)
+                self.assertNotIn("content-length", headers)
+        self.problem(self.service.request("OPTIONS", "/nowhere"), 404, "not_found")
+        answer = self.service.request("PUT", "/v1/encode")
+        self.problem(answer, 405, "method_not_allowed")
+        self.assertEqual(answer[1]["allow"], "POST, OPTIONS")
 
 
 class Large(Case):
@@ -815,6 +935,10 @@ class Weights(Case):
             self.assertEqual(read_safetensors(first)[0]["p0.hidden_states"][1][2], 64)
             stack.engine("--weights", "1", "--width", 32)
             wait_until(lambda: service.metric("pe_models") == 2)
+            wait_until(lambda: len(service.rows("pe_engines")) == 2)
+            text = service.admin_get("/metrics")[1]
+            for family in "pe_queue_jobs", "pe_engines", "pe_queue_leases_lost_total":
+                self.assertEqual(text.count(f"# TYPE {family} "), 1)
             headers, second = self.good(service.encode(body))
             self.assertEqual(headers["x-cache"], "miss")
             self.assertEqual(read_safetensors(second)[0]["p0.hidden_states"][1][2], 32)
@@ -974,6 +1098,7 @@ class Faults(Case):
             self.problem(self.service.encode({"prompt": "canary, not now"}), 503, "queue_unavailable")
             self.problem(self.service.request("GET", f"/v1/jobs/{KEY}"), 503, "queue_unavailable")
             wait_until(lambda: self.service.admin_get("/readyz")[0] == 503)
+            self.assertGreater(self.service.metric('pe_redis_errors_total{role="queue"}'), 0)
             self.assertEqual(self.service.admin_get("/livez")[0], 200)
             self.assertEqual(self.service.metric("pe_waiters"), 3)
             self.stack.restart_queue()
@@ -981,6 +1106,8 @@ class Faults(Case):
             for answer in waiting:
                 self.good(answer.result(30))
             wait_until(lambda: self.service.admin_get("/readyz")[0] == 200)
+            self.assertGreater(self.service.metric('pe_redis_reconnects_total{role="queue"}'), 0)
+            self.assertEqual(self.service.metric('pe_redis_errors_total{role="cache"}'), 0)
             self.good(self.service.encode({"prompt": "now"}))
             # jobs that the queue has forgotten while somebody waits are sent again
             engine.end()
@@ -1019,6 +1146,7 @@ class Faults(Case):
         self.stack.cache.end(signal.SIGKILL)
         self.problem(self.service.encode({"prompt": "canary without a cache"}), 503, "cache_unavailable")
         self.problem(self.service.request("GET", f"/v1/results/{KEY}"), 503, "cache_unavailable")
+        self.assertGreaterEqual(self.service.metric('pe_redis_errors_total{role="cache"}'), 2)
 
 
 class Losses(Case):
@@ -1347,6 +1475,8 @@ class Start(Case):
                                "redis_cache": self.stack.queue.url},
                 "nowhere.sock": {"redis_queue": "unix:/nowhere.sock"},
                 "--wait": {"wait": "soon"},
+                "https://a.example/": {"cors_origin": "https://a.example/"},
+                "no origin as browsers send it": {"cors_origin": "https://A.example"},
                 "unknown flag": {"colour": "red"}}.items():
             with self.subTest(words):
                 result = self.run_service(**changes)
@@ -1356,11 +1486,12 @@ class Start(Case):
                 self.assertIn(words, last)
 
     def test_unix_socket(self):
+        admin = self.stack.folder / "admin.sock"
         path, ready = self.stack.folder / "http.sock", self.stack.folder / "unix.ready"
         service = self.stack.keep(Process(
             "unix", self.stack.folder, SERVICE, "--redis-queue", self.stack.queue.url,
             "--redis-cache", self.stack.cache.url, "--key-secret-file", self.stack.folder / "key",
-            "--listen", f"unix:{path}", "--admin-listen", "127.0.0.1:0", "--ready-file", ready))
+            "--listen", f"unix:{path}", "--admin-listen", f"unix:{admin}", "--ready-file", ready))
         wait_until(ready.exists)
         self.assertEqual(ready.read_text().splitlines()[0], f"unix:{path}")
         with socket.socket(socket.AF_UNIX) as s:
@@ -1368,7 +1499,27 @@ class Start(Case):
             s.connect(str(path))
             s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             self.assertIn(b'{"models":', s.makefile("rb").read())
+        for changes in {"listen": f"unix:{path}"}, {"admin_listen": f"unix:{admin}"}:
+            result = self.run_service(**changes)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"{list(changes.values())[0]}: in use by another process", result.stderr)
+        self.assertTrue(path.is_socket() and admin.is_socket())
         self.assertEqual(service.end(), 0)
+        self.assertFalse(path.exists() or admin.exists())
+
+    def test_unix_socket_of_the_dead(self):
+        path = self.stack.folder / "left.sock"
+        for how, left in (signal.SIGKILL, True), (signal.SIGTERM, False):
+            ready = self.stack.folder / "left.ready"
+            ready.unlink(missing_ok=True)
+            service = self.stack.keep(Process(
+                f"left{how}", self.stack.folder, SERVICE, "--redis-queue", self.stack.queue.url,
+                "--redis-cache", self.stack.cache.url, "--key-secret-file",
+                self.stack.folder / "key", "--listen", f"unix:{path}", "--admin-listen",
+                "127.0.0.1:0", "--ready-file", ready))
+            wait_until(ready.exists)
+            service.end(how)
+            self.assertEqual(path.exists(), left)
 
     def test_drain(self):
         stack = self.stack

@@ -102,38 +102,77 @@ static void unix_sockets(void)
     snprintf(address, sizeof(address), "unix:%s", path);
     CHECK_OK(admin_start(&a, address, &callbacks, &err));
     probe(address, "GET /metrics", " 200 ", "pe_answer 7\n");
-    CHECK_ERR(admin_start(&b, address, &callbacks, &err), ERR_IO, "in use by another process");
+    CHECK_ERR(admin_start(&b, address, &callbacks, &err), ERR_IO, path);
+    CHECK(strstr(err.text, "in use by another process") != NULL);
+    CHECK(access(path, F_OK) == 0); /* the one refused left it alone */
     admin_stop(a);
-    CHECK_OK(admin_start(&a, address, &callbacks, &err)); /* over the file that was left */
-    admin_stop(a);
-    unlink(path);
+    CHECK(access(path, F_OK) != 0);
+}
+
+/* As a process that was killed leaves it. */
+static void leave_a_dead_socket(const char path[64])
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+    snprintf(to.sun_path, sizeof(to.sun_path), "%s", path);
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+    CHECK(listen(fd, 1) == 0);
+    close(fd);
+    CHECK(access(path, F_OK) == 0);
+}
+
+static void files_of_unix_sockets(void)
+{
+    struct listener l, successor;
+    char address[160], path[64], aside[160];
+
+    snprintf(path, sizeof(path), "/tmp/test_listen.%ld", (long)getpid());
+    snprintf(aside, sizeof(aside), "%s.aside", path);
+    snprintf(address, sizeof(address), "unix:%s", path);
+    leave_a_dead_socket(path);
+    CHECK_OK(listen_open(&l, address, 8, &err));
+    CHECK(l.is_local);
+    listen_close(&l);
+    CHECK(access(path, F_OK) != 0);
+    /* somebody else's file has its place by now: it stays */
+    CHECK_OK(listen_open(&l, address, 8, &err));
+    CHECK(rename(path, aside) == 0);
+    CHECK_OK(listen_open(&successor, address, 8, &err));
+    listen_close(&l);
+    CHECK(access(path, F_OK) == 0);
+    listen_close(&successor);
+    CHECK(access(path, F_OK) != 0);
+    unlink(aside);
 }
 
 static void addresses(void)
 {
-    char text[LISTEN_TEXT_SIZE], again[LISTEN_TEXT_SIZE];
-    bool is_local;
-    int fd, other;
+    struct listener l, other;
 
-    CHECK_OK(listen_open(&fd, "127.0.0.1:0", 8, text, &is_local, &err));
-    CHECK(is_local);
-    CHECK_ERR(listen_open(&other, text, 8, again, NULL, &err), ERR_IO, "Address already in use");
-    close(fd);
-    CHECK_OK(listen_open(&fd, "0.0.0.0:0", 8, text, &is_local, &err));
-    CHECK(!is_local);
-    close(fd);
-    CHECK_ERR(listen_open(&fd, "8080", 8, text, NULL, &err), ERR_INPUT, "'8080' is no address");
-    CHECK_ERR(listen_open(&fd, "localhost:http", 8, text, NULL, &err), ERR_INPUT, "no address");
-    CHECK_ERR(listen_open(&fd, "::1:80", 8, text, NULL, &err), ERR_INPUT, "in brackets");
-    CHECK_ERR(listen_open(&fd, ":80", 8, text, NULL, &err), ERR_INPUT, "host is missing");
-    CHECK_ERR(listen_open(&fd, "unix:", 8, text, NULL, &err), ERR_INPUT, "1 to");
-    CHECK_ERR(listen_open(&fd, "unix:/nowhere/x", 8, text, NULL, &err), ERR_IO, "No such file");
+    CHECK_OK(listen_open(&l, "127.0.0.1:0", 8, &err));
+    CHECK(l.is_local);
+    CHECK_ERR(listen_open(&other, l.text, 8, &err), ERR_IO, "Address already in use");
+    listen_close(&other); /* nothing to close */
+    listen_close(&l);
+    CHECK_OK(listen_open(&other, l.text, 8, &err));
+    listen_close(&other);
+    CHECK_OK(listen_open(&l, "0.0.0.0:0", 8, &err));
+    CHECK(!l.is_local);
+    listen_close(&l);
+    CHECK_ERR(listen_open(&l, "8080", 8, &err), ERR_INPUT, "'8080' is no address");
+    CHECK_ERR(listen_open(&l, "localhost:http", 8, &err), ERR_INPUT, "no address");
+    CHECK_ERR(listen_open(&l, "::1:80", 8, &err), ERR_INPUT, "in brackets");
+    CHECK_ERR(listen_open(&l, ":80", 8, &err), ERR_INPUT, "host is missing");
+    CHECK_ERR(listen_open(&l, "unix:", 8, &err), ERR_INPUT, "1 to");
+    CHECK_ERR(listen_open(&l, "unix:/nowhere/x", 8, &err), ERR_IO, "No such file");
 }
 
 int main(void)
 {
     RUN(probes_and_metrics);
     RUN(unix_sockets);
+    RUN(files_of_unix_sockets);
     RUN(addresses);
     return check_result();
 }

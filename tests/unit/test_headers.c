@@ -85,6 +85,37 @@ static void etag(void)
     CHECK(!headers_match_etag(NULL, "\"a.b\""));
 }
 
+static void origin(void)
+{
+    CHECK(headers_origin_is_good("*"));
+    CHECK(headers_origin_is_good("https://example.org"));
+    CHECK(headers_origin_is_good("http://localhost:3000"));
+    CHECK(headers_origin_is_good("http://127.0.0.1:8000"));
+    CHECK(headers_origin_is_good("http://[::1]:8000"));
+    CHECK(headers_origin_is_good("http://[::1]"));
+    CHECK(headers_origin_is_good("https://example.org:80"));
+    CHECK(!headers_origin_is_good(""));
+    CHECK(!headers_origin_is_good("null"));
+    CHECK(!headers_origin_is_good("example.org"));
+    CHECK(!headers_origin_is_good("://example.org"));
+    CHECK(!headers_origin_is_good("https://"));
+    CHECK(!headers_origin_is_good("https://:80"));
+    CHECK(!headers_origin_is_good("https://example.org/"));
+    CHECK(!headers_origin_is_good("https://Example.org"));
+    CHECK(!headers_origin_is_good("https://a.org,https://b.org"));
+    CHECK(!headers_origin_is_good("https://a.org https://b.org"));
+    CHECK(!headers_origin_is_good("https://*.example.org"));
+    CHECK(!headers_origin_is_good("https://example.org:"));
+    CHECK(!headers_origin_is_good("https://example.org:x"));
+    CHECK(!headers_origin_is_good("https://example.org:123456"));
+    CHECK(!headers_origin_is_good("https://example.org:8443/"));
+    CHECK(!headers_origin_is_good("https://example.org:443")); /* browsers leave it out */
+    CHECK(!headers_origin_is_good("http://example.org:80"));
+    CHECK(!headers_origin_is_good("http://[::1"));
+    CHECK(!headers_origin_is_good("http://[]"));
+    CHECK(!headers_origin_is_good("http://a\r\nX: y"));
+}
+
 static void request_id(void)
 {
     CHECK(headers_request_id_is_good("a-B_9.z"));
@@ -101,6 +132,7 @@ int main(void)
     RUN(prefer);
     RUN(huge_wait);
     RUN(etag);
+    RUN(origin);
     RUN(request_id);
     return check_result();
 }

@@ -36,8 +36,28 @@ static void the_exposition_format(void)
     buf_free(&out);
 }
 
+static void rows_made_at_run_time(void)
+{
+    const struct metric_label one[] = {{"model", "a"}, {"state", "waiting"}};
+    const struct metric_label other[] = {{"model", "a\\b\"c\nd"}, {"state", "dead"}};
+    struct buf out = {.max = 1 << 16};
+
+    CHECK_OK(metrics_family(&out, METRIC_GAUGE, "pe_queue_jobs", "jobs", &err));
+    CHECK_OK(metrics_row(&out, "pe_queue_jobs", one, 2, 123456789012345.0, &err));
+    CHECK_OK(metrics_row(&out, "pe_queue_jobs", other, 2, 0.25, &err));
+    CHECK_OK(metrics_family(&out, METRIC_COUNTER, "pe_lost_total", "lost", &err));
+    CHECK_OK(metrics_row(&out, "pe_lost_total", NULL, 0, 0, &err));
+    CHECK_TEXT(out.data, "# HELP pe_queue_jobs jobs\n# TYPE pe_queue_jobs gauge\n"
+                         "pe_queue_jobs{model=\"a\",state=\"waiting\"} 123456789012345\n"
+                         "pe_queue_jobs{model=\"a\\\\b\\\"c\\nd\",state=\"dead\"} 0.25\n"
+                         "# HELP pe_lost_total lost\n# TYPE pe_lost_total counter\n"
+                         "pe_lost_total 0\n");
+    buf_free(&out);
+}
+
 int main(void)
 {
     RUN(the_exposition_format);
+    RUN(rows_made_at_run_time);
     return check_result();
 }
