@@ -127,8 +127,7 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
         {"self_attn.q_norm", &layer->q_norm, a->E},
         {"self_attn.k_norm", &layer->k_norm, a->E},
     };
-    /* where v is k, these rows are there twice: a hundredth of such a layer, for one layout of qkv
-     */
+    /* where v is k, its rows are there twice: a hundredth of such a layer, for one layout of qkv */
     const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj",
                                a->k_is_v ? "self_attn.k_proj" : "self_attn.v_proj"};
     static const char *const out[] = {"self_attn.o_proj"};
