@@ -32,7 +32,7 @@ static void fill_info(struct engine_info *info, const struct model_file *file)
 {
     const struct gemma_config *config = model_file_config(file);
 
-    *info = (struct engine_info){.architecture = "gemma3",
+    *info = (struct engine_info){.architecture = gemma_kind_name(config->kind),
                                  .n_layers = config->L,
                                  .width = config->D,
                                  .vocabulary = config->V,

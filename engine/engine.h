@@ -40,7 +40,8 @@ enum {
 typedef void engine_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
 
 struct engine_options {
-    const char *model;            /* directory or GGUF file; borrowed for engine_open() */
+    const char *model;            /* directory, packed safetensors file or GGUF file; borrowed for
+                                     engine_open() */
     enum engine_backend backend;  /* ENGINE_LOOPS: the slow reference, for tests */
     enum dtype compute;           /* DTYPE_F32 or DTYPE_BF16: what matrix products compute in */
     int n_threads;                /* 0: one a core */
@@ -51,7 +52,7 @@ struct engine_options {
 };
 
 struct engine_info {
-    const char *architecture; /* "gemma3" */
+    const char *architecture; /* "gemma3" or "gemma4" */
     const char *backend;      /* "cpu"; NULL from engine_read_info() */
     char format[64];          /* "gguf v3", "safetensors, 5 shards" */
     int n_layers;             /* L; hidden states are numbered 0 (the embeddings) .. L */

@@ -68,17 +68,29 @@ static int append_tensors(struct buf *out, const struct listing *l, bool all, st
 
 static int append_config(struct buf *out, const struct gemma_config *c, struct error *err)
 {
-    int n_global = 0;
+    const struct gemma_attention *g = &c->global, *s = &c->sliding;
+    int n_global = 0, rc;
 
     for (int i = 0; i < c->L; i++)
         n_global += c->is_global[i];
-    return buf_printf(out, err,
-                      "model       Gemma 3: %d layers (%d global), width %d, feed-forward %d\n"
-                      "attention   %d query and %d key/value heads of %d, window %d\n"
-                      "rope        theta %g (global, positions / %g), %g (sliding)\n"
-                      "vocabulary  %d rows\n",
-                      c->L, n_global, c->D, c->F, c->H, c->K, c->E, c->sliding_window,
-                      c->rope_global.theta, c->rope_global.factor, c->rope_local.theta, c->V);
+    if ((rc = buf_printf(out, err,
+                         "model       Gemma %d: %d layers (%d global), width %d, feed-forward %d\n",
+                         c->kind == GEMMA_4 ? 4 : 3, c->L, n_global, c->D, c->F)) != OK ||
+        (c->version[0] != '\0' &&
+         (rc = buf_printf(out, err, "version     %s\n", c->version)) != OK) ||
+        (rc = buf_printf(out, err, "attention   %d query and %d key/value heads of %d, window %d\n",
+                         c->H, s->K, s->E, c->sliding_window)) != OK)
+        return rc;
+    if ((g->K != s->K || g->E != s->E || g->k_is_v) &&
+        (rc = buf_printf(out, err, "            global: %d key/value heads of %d%s\n", g->K, g->E,
+                         g->k_is_v ? ", values from the keys' weights" : "")) != OK)
+        return rc;
+    if ((rc = buf_printf(
+             out, err, "rope        theta %g (global, positions / %g%s), %g (sliding)\n",
+             g->rope.theta, g->rope.factor, g->rope.n_turning < g->E / 2 ? ", part of a head" : "",
+             s->rope.theta)) != OK)
+        return rc;
+    return buf_printf(out, err, "vocabulary  %d rows\n", c->V);
 }
 
 static int append_tokenizer(struct buf *out, const struct model_file *m, struct error *err)
@@ -120,6 +132,8 @@ static int append_model(struct buf *out, const struct model_file *m, bool all, s
 
 static int append_safetensors(struct buf *out, const char *path, bool all, struct error *err)
 {
+    struct error why = {0};
+    struct model_file *m = NULL;
     struct safetensors *file;
     struct listing listing = {0};
     int rc;
@@ -127,8 +141,11 @@ static int append_safetensors(struct buf *out, const char *path, bool all, struc
     if ((rc = safetensors_open(&file, path, err)) != OK)
         return rc;
     listing.safetensors = file;
-    rc = buf_printf(out, err,
-                    "format      safetensors; no model directory, so it cannot be encoded with\n");
+    if (model_file_open(&m, path, &why) == OK)
+        rc = append_model(out, m, all, err);
+    else if ((rc = buf_printf(out, err, "format      safetensors; cannot be encoded with: %s\n",
+                              why.text)) == OK)
+        rc = append_tensors(out, &listing, all, err);
     for (size_t i = 0; rc == OK && i < safetensors_n_metadata(file); i++) {
         const char *key, *value;
         safetensors_metadata_at(file, i, &key, &value);
@@ -138,8 +155,7 @@ static int append_safetensors(struct buf *out, const char *path, bool all, struc
             (rc = buf_append_printable(out, value, strlen(value), MAX_VALUE, err)) == OK)
             rc = buf_printf(out, err, "\n");
     }
-    if (rc == OK)
-        rc = append_tensors(out, &listing, all, err);
+    model_file_close(m);
     safetensors_close(file);
     return rc;
 }

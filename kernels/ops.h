@@ -79,18 +79,18 @@ struct ops {
     int (*embed)(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
                  float scale, struct error *err);
 
-    /* RMS norm with a whole factor: Gemma 3's stored weight w means 1 + w, and the loader adds the
-     * 1 where the file has not (engine/model/weights.c).
+    /* RMS norm with a whole factor: where a stored weight w means 1 + w, the loader has added the
+     * 1 (engine/model/weights.c).
      *     y[t,d] = x[t,d] / sqrt(mean over d of x[t,d]^2 + eps) * w[d]
      * y [T, D] of y_type (F32 or BF16); x [T, D] f32; w [D] f32; y may be x when y_type is F32 */
     int (*rmsnorm)(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
                    int T, int D, float eps, struct error *err);
 
-    /* The same, added to the residual stream.
-     *     h[t,d] += x[t,d] / sqrt(mean over d of x[t,d]^2 + eps) * w[d]
+    /* The same, added to the residual stream, and the sum scaled (by 1: not at all, to the bit).
+     *     h[t,d] = (h[t,d] + x[t,d] / sqrt(mean over d of x[t,d]^2 + eps) * w[d]) * scale
      * h, x [T, D] f32; w [D] f32 */
-    int (*add_rmsnorm)(struct device *d, float *h, const float *x, const float *w, int T, int D,
-                       float eps, struct error *err);
+    int (*add_rmsnorm)(struct device *d, float *h, const float *x, const float *w, float scale,
+                       int T, int D, float eps, struct error *err);
 
     /* Product with a weight matrix.
      *     y[t,n] = sum over k of x[t,k] * w[n,k]
@@ -102,11 +102,13 @@ struct ops {
      *     z = head / sqrt(mean(head^2) + eps) * w
      *     e < E/2:  head[e]       = z[e] * cos[p,e] - z[e+E/2] * sin[p,e]
      *               head[e+E/2]   = z[e+E/2] * cos[p,e] + z[e] * sin[p,e]       p = positions[t]
-     * qkv [T, (H + 2K) * E] f32: H query heads, K key heads, K value heads (left as they are)
-     * q_w, k_w [E] f32; cos, sin [any, E/2] f32; positions [T] int32; E even */
+     * With norm_v also the norm alone, without a weight, of each value head:
+     *     head[e] = head[e] / sqrt(mean(head^2) + eps)
+     * qkv [T, (H + 2K) * E] f32: H query heads, K key heads, K value heads (without norm_v left as
+     * they are); q_w, k_w [E] f32; cos, sin [any, E/2] f32; positions [T] int32; E even */
     int (*qk_norm_rope)(struct device *d, float *qkv, const float *q_w, const float *k_w,
                         const float *cos, const float *sin, const int32_t *positions, int T, int H,
-                        int K, int E, float eps, struct error *err);
+                        int K, int E, float eps, bool norm_v, struct error *err);
 
     /* Causal attention inside each prompt, keys shared by H/K query heads.
      *     o[t,h,:] = softmax over j of (q[t,h,:] . k[j,h/(H/K),:] * scale) applied to v[j,...]

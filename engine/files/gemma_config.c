@@ -1,29 +1,18 @@
-/* gemma_config.c - see gemma_config.h.
+/* gemma_config.c - a Gemma decoder's numbers from config.json; see gemma_config.h.
  *
- * Absent settings take the defaults of transformers' Gemma3TextConfig
- * (models/gemma3/configuration_gemma3.py): released configs rely on them. Both spellings of the
- * rotary settings are read: rope_theta, rope_local_base_freq and rope_scaling of transformers 4,
- * rope_parameters of 5; where both are there, rope_parameters wins, as in its
- * convert_rope_params_to_dict(). */
-#include "engine/files/gemma_config.h"
-
+ * Absent settings take the defaults of transformers (Gemma3TextConfig, Gemma4UnifiedTextConfig):
+ * released configs rely on them. Gemma 3 has two spellings of the rotary settings: rope_theta,
+ * rope_local_base_freq and rope_scaling of transformers 4, rope_parameters of 5; where both are
+ * there, rope_parameters wins, as in its convert_rope_params_to_dict(). */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "engine/files/gguf.h"
+#include "engine/files/gemma_bounds.h"
 #include "engine/files/json_object.h"
+#include "engine/files/tensor.h"
 
 #define CONFIG_MAX (1u << 20) /* bytes of JSON; real ones have a few thousand */
-
-/* Bounds that no Gemma comes near, so that products of them fit in an int or a size_t. */
-enum {
-    WIDTH_MAX = 1 << 16,
-    HEADS_MAX = 1 << 10,
-    HEAD_WIDTH_MAX = 1 << 10,
-    FF_MAX = 1 << 20,
-    VOCAB_MAX = 1 << 22,
-    POSITION_MAX = 1 << 30
-};
 
 /* One JSON object of a config file, and what it is called in messages. */
 struct section {
@@ -88,40 +77,68 @@ static int read_text(const struct section *s, const char *key, const char **out,
     return OK;
 }
 
-static int refuse_true(const struct section *s, const char *key, struct error *err)
+/* A switch or a count that must be off: absent, null, false or 0. */
+static int refuse_on(const struct section *s, const char *key, struct error *err)
 {
     const json_t *value = get(s, key);
 
-    if (value == NULL || json_is_false(value))
+    if (value == NULL || json_is_false(value) ||
+        (json_is_integer(value) && json_integer_value(value) == 0))
         return OK;
-    return error_set(err, ERR_FORMAT, "%s: %s is %s, expected false: it is not supported", s->file,
-                     key, json_object_kind(value));
+    if (json_is_integer(value))
+        return error_set(err, ERR_FORMAT, "%s: %s is %lld, expected 0: it is not supported",
+                         s->file, key, (long long)json_integer_value(value));
+    return error_set(err, ERR_FORMAT, "%s: %s is %s, expected %s: it is not supported", s->file,
+                     key, json_object_kind(value), json_is_true(value) ? "false" : "none");
 }
 
-static int refuse_unsupported(const struct section *s, struct error *err)
+/* What changes the arithmetic in a way that the forward pass does not know. */
+static int refuse_unsupported(const struct section *s, enum gemma_kind kind, struct error *err)
 {
-    const char *activation;
+    static const char *const off[] = {"attn_logit_softcapping", "attention_bias"};
+    static const char *const off_in_gemma4[] = {
+        /* of Gemma4UnifiedTextConfig */
+        "num_kv_shared_layers", "use_double_wide_mlp",
+        /* of its relative Gemma4TextConfig: experts, and an embedding of its own for each layer */
+        "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size",
+        "hidden_size_per_layer_input",
+        /* of Gemma 3: transformers would not read them, so they cannot mean what they say */
+        "query_pre_attn_scalar", "rope_scaling", "rope_theta", "rope_local_base_freq"};
+    const char *text;
     int rc;
 
-    if ((rc = read_text(s, "hidden_activation", &activation, err)) != OK)
+    if ((rc = read_text(s, "hidden_activation", &text, err)) != OK)
         return rc;
-    if (activation != NULL && strcmp(activation, "gelu_pytorch_tanh") != 0)
+    if (text != NULL && strcmp(text, "gelu_pytorch_tanh") != 0)
         return error_set(err, ERR_FORMAT, "%s: hidden_activation is %s, expected gelu_pytorch_tanh",
-                         s->file, activation);
-    if (get(s, "attn_logit_softcapping") != NULL)
-        return error_set(err, ERR_FORMAT, "%s: attn_logit_softcapping is not supported", s->file);
-    if ((rc = refuse_true(s, "attention_bias", err)) != OK)
+                         s->file, text);
+    for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++)
+        if ((rc = refuse_on(s, off[i], err)) != OK)
+            return rc;
+    if (kind == GEMMA_3)
+        return refuse_on(s, "use_bidirectional_attention", err);
+    for (size_t i = 0; i < sizeof(off_in_gemma4) / sizeof(off_in_gemma4[0]); i++)
+        if ((rc = refuse_on(s, off_in_gemma4[i], err)) != OK)
+            return rc;
+    /* "vision": image tokens see each other both ways, text tokens only what came before */
+    if ((rc = read_text(s, "use_bidirectional_attention", &text, err)) != OK)
         return rc;
-    return refuse_true(s, "use_bidirectional_attention", err);
+    if (text != NULL && strcmp(text, "vision") != 0)
+        return error_set(err, ERR_FORMAT,
+                         "%s: use_bidirectional_attention is %s, expected vision or null", s->file,
+                         text);
+    return OK;
 }
 
-/* rope_scaling, or one half of rope_parameters: {rope_type or type, rope_theta, factor}. */
-static int read_rope(struct gemma_rope *rope, const json_t *object, const char *file,
-                     const char *key, struct error *err)
+/* rope_scaling, or one half of rope_parameters: {rope_type or type, rope_theta, factor,
+ * partial_rotary_factor}. */
+static int read_rope(struct gemma_attention *a, enum gemma_kind kind, const json_t *object,
+                     const char *file, const char *key, struct error *err)
 {
     const struct section s = {object, file};
     const char *type, *old_type;
-    double partial = 1;
+    double share = 1;
+    bool has_factor;
     int rc;
 
     if (!json_is_object(object))
@@ -129,52 +146,90 @@ static int read_rope(struct gemma_rope *rope, const json_t *object, const char *
                          json_object_kind(object));
     if ((rc = read_text(&s, "rope_type", &type, err)) != OK ||
         (rc = read_text(&s, "type", &old_type, err)) != OK ||
-        (rc = read_positive(&s, "rope_theta", &rope->theta, err)) != OK ||
-        (rc = read_positive(&s, "partial_rotary_factor", &partial, err)) != OK)
+        (rc = read_positive(&s, "rope_theta", &a->rope.theta, err)) != OK ||
+        (rc = read_positive(&s, "partial_rotary_factor", &share, err)) != OK)
         return rc;
     if (type == NULL)
         type = old_type != NULL ? old_type : "default";
-    if (partial < 1 || partial > 1)
-        return error_set(err, ERR_FORMAT, "%s: %s: partial_rotary_factor %g is not supported", file,
-                         key, partial);
-    if (strcmp(type, "default") == 0) {
-        rope->factor = 1;
-        return OK;
+    a->rope.factor = 1;
+    a->rope.n_turning = a->E / 2;
+    has_factor = get(&s, "factor") != NULL;
+    if (kind == GEMMA_4 && strcmp(type, "proportional") == 0) {
+        if (share > 1)
+            return error_set(err, ERR_FORMAT, "%s: %s: partial_rotary_factor is %g, at most 1",
+                             file, key, share);
+        /* as transformers rounds it: _compute_proportional_rope_parameters() */
+        a->rope.n_turning = (int)(share * a->E / 2);
+        return has_factor ? read_positive(&s, "factor", &a->rope.factor, err) : OK;
     }
+    if (share < 1 || share > 1)
+        return error_set(err, ERR_FORMAT, "%s: %s: partial_rotary_factor %g is not supported", file,
+                         key, share);
+    if (strcmp(type, "default") == 0)
+        return OK;
     if (strcmp(type, "linear") != 0)
-        return error_set(err, ERR_FORMAT, "%s: %s: rope_type is %s, expected default or linear",
-                         file, key, type);
-    if (get(&s, "factor") == NULL)
+        return error_set(err, ERR_FORMAT, "%s: %s: rope_type is %s, expected default%s linear",
+                         file, key, type, kind == GEMMA_4 ? ", proportional or" : " or");
+    if (!has_factor)
         return error_set(err, ERR_FORMAT, "%s: %s: factor is missing", file, key);
-    return read_positive(&s, "factor", &rope->factor, err);
+    return read_positive(&s, "factor", &a->rope.factor, err);
 }
 
-static int read_ropes(struct gemma_config *c, const struct section *s, struct error *err)
+static int read_rope_parameters(struct gemma_config *c, const struct section *s, struct error *err)
 {
-    const json_t *parameters = get(s, "rope_parameters"), *value;
-    int rc;
+    const json_t *parameters = get(s, "rope_parameters");
+    const struct {
+        const char *key, *path;
+        struct gemma_attention *attention;
+    } halves[] = {
+        {"full_attention", "rope_parameters.full_attention", &c->global},
+        {"sliding_attention", "rope_parameters.sliding_attention", &c->sliding},
+    };
 
-    c->rope_global = (struct gemma_rope){1000000, 1}; /* default_theta of Gemma3TextConfig */
-    c->rope_local = (struct gemma_rope){10000, 1};
-    if ((rc = read_positive(s, "rope_theta", &c->rope_global.theta, err)) != OK ||
-        (rc = read_positive(s, "rope_local_base_freq", &c->rope_local.theta, err)) != OK)
-        return rc;
-    if ((value = get(s, "rope_scaling")) != NULL &&
-        (rc = read_rope(&c->rope_global, value, s->file, "rope_scaling", err)) != OK)
-        return rc;
-    if (parameters == NULL)
-        return OK;
     if (!json_is_object(parameters))
         return error_set(err, ERR_FORMAT, "%s: rope_parameters is %s, expected an object", s->file,
                          json_object_kind(parameters));
-    if ((value = json_object_get(parameters, "full_attention")) == NULL)
-        return error_set(err, ERR_FORMAT, "%s: rope_parameters has no full_attention", s->file);
-    if ((rc = read_rope(&c->rope_global, value, s->file, "rope_parameters.full_attention", err)) !=
-        OK)
+    for (int i = 0; i < 2; i++) {
+        const json_t *half = json_object_get(parameters, halves[i].key);
+        int rc;
+
+        if (half == NULL)
+            return error_set(err, ERR_FORMAT, "%s: rope_parameters has no %s", s->file,
+                             halves[i].key);
+        if ((rc = read_rope(halves[i].attention, c->kind, half, s->file, halves[i].path, err)) !=
+            OK)
+            return rc;
+        if (!(halves[i].attention->rope.theta > 0))
+            return error_set(err, ERR_FORMAT, "%s: %s: rope_theta is missing", s->file,
+                             halves[i].path);
+    }
+    return OK;
+}
+
+static int read_ropes3(struct gemma_config *c, const struct section *s, struct error *err)
+{
+    const json_t *scaling = get(s, "rope_scaling");
+    int rc;
+
+    c->global.rope = (struct gemma_rope){1000000, 1, c->global.E / 2}; /* default_theta */
+    c->sliding.rope = (struct gemma_rope){10000, 1, c->sliding.E / 2};
+    if ((rc = read_positive(s, "rope_theta", &c->global.rope.theta, err)) != OK ||
+        (rc = read_positive(s, "rope_local_base_freq", &c->sliding.rope.theta, err)) != OK)
         return rc;
-    if ((value = json_object_get(parameters, "sliding_attention")) == NULL)
-        return error_set(err, ERR_FORMAT, "%s: rope_parameters has no sliding_attention", s->file);
-    return read_rope(&c->rope_local, value, s->file, "rope_parameters.sliding_attention", err);
+    if (scaling != NULL &&
+        (rc = read_rope(&c->global, c->kind, scaling, s->file, "rope_scaling", err)) != OK)
+        return rc;
+    return get(s, "rope_parameters") != NULL ? read_rope_parameters(c, s, err) : OK;
+}
+
+static int read_ropes4(struct gemma_config *c, const struct section *s, struct error *err)
+{
+    if (get(s, "rope_parameters") != NULL)
+        return read_rope_parameters(c, s, err);
+    /* default_rope_params: a partial_rotary_factor of 0.25 */
+    c->global.rope = (struct gemma_rope){1000000, 1, c->global.E / 8};
+    c->sliding.rope = (struct gemma_rope){10000, 1, c->sliding.E / 2};
+    return OK;
 }
 
 static int read_layer_types(struct gemma_config *c, const struct section *s, struct error *err)
@@ -183,7 +238,9 @@ static int read_layer_types(struct gemma_config *c, const struct section *s, str
     int pattern, rc;
 
     if (types == NULL) {
-        if ((rc = read_int(s, "sliding_window_pattern", 6, 1, POSITION_MAX, &pattern, err)) != OK)
+        pattern = 6; /* in Gemma 4 always: Gemma4UnifiedTextConfig.__post_init__() */
+        if (c->kind == GEMMA_3 && (rc = read_int(s, "sliding_window_pattern", pattern, 1,
+                                                 POSITION_MAX, &pattern, err)) != OK)
             return rc;
         for (int i = 0; i < c->L; i++)
             c->is_global[i] = (i + 1) % pattern == 0;
@@ -206,6 +263,120 @@ static int read_layer_types(struct gemma_config *c, const struct section *s, str
                              s->file, i, text);
     }
     return OK;
+}
+
+/* The number of a layer, decimal, perhaps with zeros before it ("05"); -1: it is none. */
+static int layer_number(const char *text, int n_layers)
+{
+    int number = 0;
+
+    if (*text == '\0')
+        return -1;
+    for (; *text != '\0'; text++) {
+        if (*text < '0' || *text > '9' || number >= n_layers)
+            return -1;
+        number = number * 10 + (*text - '0');
+    }
+    return number < n_layers ? number : -1;
+}
+
+/* One entry of per_layer_config. */
+static int read_overrides(int *E, int *K, json_t *object, const char *key, const char *file,
+                          struct error *err)
+{
+    char where[256];
+    const struct section s = {object, where};
+    const char *setting;
+    json_t *value;
+    int rc;
+
+    snprintf(where, sizeof(where), "%s: per_layer_config.%s", file, key);
+    if (!json_is_object(object))
+        return error_set(err, ERR_FORMAT, "%s is %s, expected an object", where,
+                         json_object_kind(object));
+    json_object_foreach(object, setting, value)
+    {
+        if (strcmp(setting, "head_dim") != 0 && strcmp(setting, "num_key_value_heads") != 0)
+            return error_set(err, ERR_FORMAT,
+                             "%s: %s is not supported, only head_dim and num_key_value_heads",
+                             where, setting);
+    }
+    if ((rc = read_int(&s, "head_dim", *E, 2, HEAD_WIDTH_MAX, E, err)) != OK)
+        return rc;
+    return read_int(&s, "num_key_value_heads", *K, 1, HEADS_MAX, K, err);
+}
+
+/* per_layer_config: {"5": {"head_dim": 512, "num_key_value_heads": 1}, ...}. Layers of one kind
+ * must agree: they share a rotary table (transformers insists, too: per_layer_config[layer_type]).
+ */
+static int read_per_layer(struct gemma_config *c, const struct section *s, json_t *object,
+                          struct error *err)
+{
+    int E[GEMMA_MAX_LAYERS], K[GEMMA_MAX_LAYERS], rc;
+    bool given[GEMMA_MAX_LAYERS] = {false}, seen[2] = {false};
+    const char *key;
+    json_t *value;
+
+    for (int i = 0; i < c->L; i++) {
+        E[i] = gemma_attention_of(c, i)->E;
+        K[i] = gemma_attention_of(c, i)->K;
+    }
+    if (!json_is_object(object))
+        return error_set(err, ERR_FORMAT, "%s: per_layer_config is %s, expected an object", s->file,
+                         json_object_kind(object));
+    json_object_foreach(object, key, value)
+    {
+        int layer = layer_number(key, c->L);
+
+        if (layer < 0 || given[layer])
+            return error_set(err, ERR_FORMAT, "%s: per_layer_config: %.20s is %s", s->file, key,
+                             layer < 0 ? "no layer's number" : "there twice");
+        given[layer] = true;
+        if ((rc = read_overrides(&E[layer], &K[layer], value, key, s->file, err)) != OK)
+            return rc;
+    }
+    for (int i = 0; i < c->L; i++) {
+        struct gemma_attention *a = c->is_global[i] ? &c->global : &c->sliding;
+
+        if (seen[c->is_global[i]] && (a->E != E[i] || a->K != K[i]))
+            return error_set(err, ERR_FORMAT,
+                             "%s: per_layer_config: layer %d has %d key/value heads of %d, but "
+                             "another %s layer %d of %d",
+                             s->file, i, K[i], E[i], c->is_global[i] ? "global" : "sliding", a->K,
+                             a->E);
+        seen[c->is_global[i]] = true;
+        a->E = E[i];
+        a->K = K[i];
+    }
+    return OK;
+}
+
+/* Gemma 4's global layers have heads of their own: as per_layer_config says; without one, of
+ * global_head_dim and, where keys are values, num_global_key_value_heads. */
+static int read_heads4(struct gemma_config *c, const struct section *s, struct error *err)
+{
+    json_t *per_layer = json_object_get(s->object, "per_layer_config");
+    const json_t *same = get(s, "attention_k_eq_v");
+    int rc;
+
+    if (same != NULL && !json_is_boolean(same))
+        return error_set(err, ERR_FORMAT, "%s: attention_k_eq_v is %s, expected true or false",
+                         s->file, json_object_kind(same));
+    c->global.k_is_v = json_is_true(same);
+    if (!c->is_global[c->L - 1])
+        return error_set(err, ERR_FORMAT,
+                         "%s: layer_types: the last layer is sliding, expected full_attention, as "
+                         "Gemma 4 always has it",
+                         s->file);
+    if (json_is_null(per_layer)) /* None: all layers as the settings beside it say */
+        return OK;
+    if (per_layer != NULL)
+        return read_per_layer(c, s, per_layer, err);
+    if ((rc = read_int(s, "global_head_dim", 512, 2, HEAD_WIDTH_MAX, &c->global.E, err)) != OK)
+        return rc;
+    if (!c->global.k_is_v || get(s, "num_global_key_value_heads") == NULL)
+        return OK;
+    return read_int(s, "num_global_key_value_heads", 1, 1, HEADS_MAX, &c->global.K, err);
 }
 
 static int read_eos_id(struct gemma_config *c, const json_t *id, const char *file,
@@ -240,82 +411,140 @@ static int read_eos(struct gemma_config *c, const struct section *top, const str
     return rc;
 }
 
-/* What both sources promise. */
-static int check(const struct gemma_config *c, const char *file, struct error *err)
+/* Which fine-tuning this is, for checkpoints that need a certain one. */
+static int read_version(struct gemma_config *c, const struct section *top, struct error *err)
 {
-    if (c->H % c->K != 0)
+    const char *version;
+    int rc;
+
+    if ((rc = read_text(top, "gemma_version", &version, err)) != OK || version == NULL)
+        return rc;
+    if (strlen(version) > GEMMA_MAX_VERSION || !tensor_name_is_sound(version, strlen(version)))
         return error_set(err, ERR_FORMAT,
-                         "%s: %d attention heads are no multiple of %d key/value heads", file, c->H,
-                         c->K);
-    if (c->E % 2 != 0)
-        return error_set(err, ERR_FORMAT, "%s: a head width of %d, expected an even number", file,
-                         c->E);
+                         "%s: gemma_version is empty, longer than %d bytes or has control "
+                         "characters",
+                         top->file, GEMMA_MAX_VERSION);
+    snprintf(c->version, sizeof(c->version), "%s", version);
+    return OK;
+}
+
+int gemma_config_check(const struct gemma_config *c, const char *file, struct error *err)
+{
+    const struct gemma_attention *both[] = {&c->global, &c->sliding};
+
+    for (int i = 0; i < 2; i++) {
+        if (c->H % both[i]->K != 0)
+            return error_set(err, ERR_FORMAT,
+                             "%s: %d attention heads are no multiple of %d key/value heads", file,
+                             c->H, both[i]->K);
+        if (both[i]->E % 2 != 0)
+            return error_set(err, ERR_FORMAT, "%s: a head width of %d, expected an even number",
+                             file, both[i]->E);
+    }
     if (!(c->rms_norm_eps > 0 && c->rms_norm_eps < 1))
         return error_set(err, ERR_FORMAT, "%s: an RMS epsilon of %g, expected between 0 and 1",
                          file, (double)c->rms_norm_eps);
     return OK;
 }
 
+const char *gemma_kind_name(enum gemma_kind kind)
+{
+    return kind == GEMMA_4 ? "gemma4" : "gemma3";
+}
+
+/* transformers' defaults, where the two generations differ. */
+static const struct {
+    int L, V, window, positions;
+} defaults[] = {
+    [GEMMA_3] = {26, 262208, 4096, 131072},
+    [GEMMA_4] = {30, 262144, 1024, 262144},
+};
+
 static int read_text_section(struct gemma_config *c, const struct section *s, struct error *err)
 {
+    int (*read_ropes)(struct gemma_config *, const struct section *, struct error *) = read_ropes3;
     double eps = 1e-6;
     int rc;
 
-    c->query_pre_attn_scalar = 256;
-    if ((rc = refuse_unsupported(s, err)) != OK ||
-        (rc = read_int(s, "num_hidden_layers", 26, 1, GEMMA_MAX_LAYERS, &c->L, err)) != OK ||
+    if ((rc = refuse_unsupported(s, c->kind, err)) != OK ||
+        (rc = read_int(s, "num_hidden_layers", defaults[c->kind].L, 1, GEMMA_MAX_LAYERS, &c->L,
+                       err)) != OK ||
         (rc = read_int(s, "hidden_size", 2304, 1, WIDTH_MAX, &c->D, err)) != OK ||
         (rc = read_int(s, "num_attention_heads", 8, 1, HEADS_MAX, &c->H, err)) != OK ||
-        (rc = read_int(s, "num_key_value_heads", 4, 1, HEADS_MAX, &c->K, err)) != OK ||
-        (rc = read_int(s, "head_dim", 256, 2, HEAD_WIDTH_MAX, &c->E, err)) != OK ||
+        (rc = read_int(s, "num_key_value_heads", 4, 1, HEADS_MAX, &c->sliding.K, err)) != OK ||
+        (rc = read_int(s, "head_dim", 256, 2, HEAD_WIDTH_MAX, &c->sliding.E, err)) != OK ||
         (rc = read_int(s, "intermediate_size", 9216, 1, FF_MAX, &c->F, err)) != OK ||
-        (rc = read_int(s, "vocab_size", 262208, 1, VOCAB_MAX, &c->V, err)) != OK ||
-        (rc = read_int(s, "sliding_window", 4096, 1, POSITION_MAX, &c->sliding_window, err)) !=
-            OK ||
-        (rc = read_int(s, "max_position_embeddings", 131072, 1, POSITION_MAX, &c->max_position,
-                       err)) != OK ||
+        (rc = read_int(s, "vocab_size", defaults[c->kind].V, 1, VOCAB_MAX, &c->V, err)) != OK ||
+        (rc = read_int(s, "sliding_window", defaults[c->kind].window, 1, POSITION_MAX,
+                       &c->sliding_window, err)) != OK ||
+        (rc = read_int(s, "max_position_embeddings", defaults[c->kind].positions, 1, POSITION_MAX,
+                       &c->max_position, err)) != OK ||
         (rc = read_positive(s, "rms_norm_eps", &eps, err)) != OK ||
-        (rc = read_positive(s, "query_pre_attn_scalar", &c->query_pre_attn_scalar, err)) != OK ||
-        (rc = read_ropes(c, s, err)) != OK || (rc = read_layer_types(c, s, err)) != OK)
+        (rc = read_layer_types(c, s, err)) != OK)
         return rc;
     c->rms_norm_eps = eps < 1 ? (float)eps : 1;
-    return check(c, s->file, err);
+    c->global = c->sliding;
+    if (c->kind == GEMMA_4) {
+        c->norm_v = true;
+        c->has_layer_scalars = true;
+        c->query_pre_attn_scalar = 1; /* Gemma4UnifiedTextAttention: scaling = 1.0 */
+        read_ropes = read_ropes4;
+        if ((rc = read_heads4(c, s, err)) != OK)
+            return rc;
+    } else {
+        c->query_pre_attn_scalar = 256;
+        if ((rc = read_positive(s, "query_pre_attn_scalar", &c->query_pre_attn_scalar, err)) != OK)
+            return rc;
+    }
+    if ((rc = read_ropes(c, s, err)) != OK)
+        return rc;
+    return gemma_config_check(c, s->file, err);
 }
 
-static int refuse_model_type(const char *file, const char *type, struct error *err)
-{
-    if (strncmp(type, "gemma4", 6) == 0)
-        return error_set(err, ERR_FORMAT,
-                         "%s: model_type is %s, expected gemma3: Gemma 4 is not supported yet",
-                         file, type);
-    return error_set(err, ERR_FORMAT, "%s: model_type is %s, expected gemma3 or gemma3_text", file,
-                     type);
-}
+/* The model_type of a whole file, with its decoder's settings under text_config, and of a file with
+ * the decoder alone. */
+static const struct {
+    const char *whole, *text;
+    enum gemma_kind kind;
+} types[] = {
+    {"gemma3", "gemma3_text", GEMMA_3},
+    {"gemma4_unified", "gemma4_unified_text", GEMMA_4},
+};
+enum { N_TYPES = sizeof(types) / sizeof(types[0]) };
 
 /* Finds the object with the decoder's settings: the file's own or its text_config. */
-static int find_text_section(struct section *text, const struct section *top, struct error *err)
+static int find_text_section(struct section *text, enum gemma_kind *kind, const struct section *top,
+                             struct error *err)
 {
     const char *type;
-    int rc;
+    int i, rc;
 
     if ((rc = read_text(top, "model_type", &type, err)) != OK)
         return rc;
     if (type == NULL)
-        return error_set(err, ERR_FORMAT, "%s: model_type is missing, expected gemma3", top->file);
+        return error_set(err, ERR_FORMAT,
+                         "%s: model_type is missing, expected gemma3 or gemma4_unified", top->file);
+    for (i = 0; i < N_TYPES; i++)
+        if (strcmp(type, types[i].whole) == 0 || strcmp(type, types[i].text) == 0)
+            break;
+    if (i == N_TYPES)
+        return error_set(err, ERR_FORMAT,
+                         "%s: model_type is %s, expected gemma3, gemma4_unified or one of these "
+                         "with _text",
+                         top->file, type);
+    *kind = types[i].kind;
     *text = *top;
-    if (strcmp(type, "gemma3_text") == 0)
+    if (strcmp(type, types[i].text) == 0)
         return OK;
-    if (strcmp(type, "gemma3") != 0)
-        return refuse_model_type(top->file, type, err);
     text->object = json_object_get(top->object, "text_config");
     if (!json_is_object(text->object))
         return error_set(err, ERR_FORMAT, "%s: text_config is %s, expected an object", top->file,
                          json_object_kind(text->object));
     if ((rc = read_text(text, "model_type", &type, err)) != OK)
         return rc;
-    if (type != NULL && strcmp(type, "gemma3_text") != 0)
-        return error_set(err, ERR_FORMAT, "%s: text_config: model_type is %s, expected gemma3_text",
-                         top->file, type);
+    if (type != NULL && strcmp(type, types[i].text) != 0)
+        return error_set(err, ERR_FORMAT, "%s: text_config: model_type is %s, expected %s",
+                         top->file, type, types[i].text);
     return OK;
 }
 
@@ -326,13 +555,13 @@ int gemma_config_from_json(struct gemma_config *out, const void *json, size_t si
     json_t *root = NULL;
     int rc;
 
-    *out = (struct gemma_config){.kind = GEMMA_3};
+    *out = (struct gemma_config){0};
     if (size > CONFIG_MAX)
         return error_set(err, ERR_FORMAT, "%s: %zu bytes, at most %u", name, size, CONFIG_MAX);
     if ((rc = json_object_parse(&root, json, size, name, err)) != OK)
         return rc;
     top.object = root;
-    if ((rc = find_text_section(&text, &top, err)) != OK)
+    if ((rc = find_text_section(&text, &out->kind, &top, err)) != OK)
         goto out;
     if (get(&top, "quantization_config") != NULL || get(&text, "quantization_config") != NULL) {
         rc = error_set(err, ERR_FORMAT,
@@ -341,207 +570,10 @@ int gemma_config_from_json(struct gemma_config *out, const void *json, size_t si
                        name);
         goto out;
     }
-    if ((rc = read_text_section(out, &text, err)) == OK)
+    if ((rc = read_text_section(out, &text, err)) == OK &&
+        (rc = read_version(out, &top, err)) == OK)
         rc = read_eos(out, &top, &text, err);
 out:
     json_decref(root);
     return rc;
-}
-
-static int read_gguf_int(const struct gguf *g, const char *key, int min, int max, int *out,
-                         struct error *err)
-{
-    uint64_t value;
-    int rc;
-
-    if ((rc = gguf_get_size(g, key, &value, err)) != OK)
-        return rc;
-    if (value < (uint64_t)min || value > (uint64_t)max)
-        return error_set(err, ERR_FORMAT, "%s: %s is %llu, expected %d to %d", gguf_name(g), key,
-                         (unsigned long long)value, min, max);
-    *out = (int)value;
-    return OK;
-}
-
-static int read_gguf_positive(const struct gguf *g, const char *key, double *out, struct error *err)
-{
-    int rc;
-
-    if ((rc = gguf_get_number(g, key, out, err)) != OK)
-        return rc;
-    if (!(*out > 0) || !isfinite(*out))
-        return error_set(err, ERR_FORMAT, "%s: %s is %g, expected a finite number above 0",
-                         gguf_name(g), key, *out);
-    return OK;
-}
-
-static bool text_is(struct gguf_text text, const char *word)
-{
-    return text.len == strlen(word) && memcmp(text.data, word, text.len) == 0;
-}
-
-static int check_architecture(const struct gguf *g, struct error *err)
-{
-    const char *key = "general.architecture";
-    struct gguf_text architecture;
-    int rc;
-
-    if ((rc = gguf_get_text(g, key, &architecture, err)) != OK)
-        return rc;
-    if (text_is(architecture, "gemma3"))
-        return OK;
-    if (!tensor_name_is_sound(architecture.data, architecture.len) || architecture.len > 60)
-        architecture = (struct gguf_text){"unreadable", 10};
-    return error_set(err, ERR_FORMAT, "%s: %s is %.*s, expected gemma3%s", gguf_name(g), key,
-                     (int)architecture.len, architecture.data,
-                     text_is(architecture, "gemma4") ? ": Gemma 4 is not supported yet" : "");
-}
-
-static int read_gguf_ropes(struct gemma_config *c, const struct gguf *g, struct error *err)
-{
-    struct gguf_text type = {"linear",
-                             6}; /* llama.cpp's default; without a factor it does nothing */
-    int rc;
-
-    c->rope_global = (struct gemma_rope){0, 1};
-    c->rope_local = (struct gemma_rope){10000, 1}; /* llama.cpp: rope_freq_base_train_swa */
-    if ((rc = read_gguf_positive(g, "gemma3.rope.freq_base", &c->rope_global.theta, err)) != OK)
-        return rc;
-    if (gguf_has(g, "gemma3.rope.freq_base_swa") &&
-        (rc = read_gguf_positive(g, "gemma3.rope.freq_base_swa", &c->rope_local.theta, err)) != OK)
-        return rc;
-    if (gguf_has(g, "gemma3.rope.scaling.type") &&
-        (rc = gguf_get_text(g, "gemma3.rope.scaling.type", &type, err)) != OK)
-        return rc;
-    if (text_is(type, "none"))
-        return OK;
-    if (!text_is(type, "linear"))
-        return error_set(err, ERR_FORMAT,
-                         "%s: gemma3.rope.scaling.type: only none and linear are supported",
-                         gguf_name(g));
-    if (gguf_has(g, "gemma3.rope.scaling.factor"))
-        return read_gguf_positive(g, "gemma3.rope.scaling.factor", &c->rope_global.factor, err);
-    if (gguf_has(g, "gemma3.rope.scale_linear")) /* the key's older name */
-        return read_gguf_positive(g, "gemma3.rope.scale_linear", &c->rope_global.factor, err);
-    return OK;
-}
-
-/* A period, or one bool a layer, true for sliding; 6 when absent (llama.cpp: set_swa_pattern). */
-static int read_gguf_pattern(struct gemma_config *c, const struct gguf *g, struct error *err)
-{
-    const char *key = "gemma3.attention.sliding_window_pattern";
-    struct gguf_array flags;
-    enum gguf_type type;
-    int pattern = 6, rc;
-
-    if (gguf_type_of(g, key, &type) && type == GGUF_ARRAY) {
-        if ((rc = gguf_get_array(g, key, GGUF_BOOL, &flags, err)) != OK)
-            return rc;
-        if (flags.n != (size_t)c->L)
-            return error_set(err, ERR_FORMAT, "%s: %s has %zu entries, expected %d (block_count)",
-                             gguf_name(g), key, flags.n, c->L);
-        for (int i = 0; i < c->L; i++)
-            c->is_global[i] = !gguf_array_bool(&flags, (size_t)i);
-        return OK;
-    }
-    if (gguf_has(g, key) && (rc = read_gguf_int(g, key, 1, POSITION_MAX, &pattern, err)) != OK)
-        return rc;
-    for (int i = 0; i < c->L; i++)
-        c->is_global[i] = (i + 1) % pattern == 0;
-    return OK;
-}
-
-/* GGUF files have no query_pre_attn_scalar. llama.cpp (LLM_ARCH_GEMMA3, f_attention_scale) takes
- * the head width, and D / H for the 27B model, which it knows by its 62 layers. A file that states
- * the factor itself, under the format's general key attention.scale, is believed. */
-static int read_gguf_scale(struct gemma_config *c, const struct gguf *g, struct error *err)
-{
-    double scale;
-    int rc;
-
-    c->query_pre_attn_scalar = c->L == 62 ? c->D / c->H : c->E;
-    if (c->query_pre_attn_scalar < 1)
-        return error_set(err, ERR_FORMAT, "%s: %d attention heads in a width of %d", gguf_name(g),
-                         c->H, c->D);
-    if (!gguf_has(g, "gemma3.attention.scale"))
-        return OK;
-    if ((rc = read_gguf_positive(g, "gemma3.attention.scale", &scale, err)) != OK)
-        return rc;
-    if (!(scale > 1e-6 && scale < 1e6))
-        return error_set(err, ERR_FORMAT, "%s: gemma3.attention.scale is %g, out of range",
-                         gguf_name(g), scale);
-    c->query_pre_attn_scalar = 1 / (scale * scale);
-    return OK;
-}
-
-static int read_gguf_heads(struct gemma_config *c, const struct gguf *g, struct error *err)
-{
-    int value_width, rc;
-
-    if ((rc = read_gguf_int(g, "gemma3.attention.head_count", 1, HEADS_MAX, &c->H, err)) != OK)
-        return rc;
-    c->K = c->H;
-    if (gguf_has(g, "gemma3.attention.head_count_kv") &&
-        (rc = read_gguf_int(g, "gemma3.attention.head_count_kv", 1, HEADS_MAX, &c->K, err)) != OK)
-        return rc;
-    if ((rc = read_gguf_int(g, "gemma3.attention.key_length", 2, HEAD_WIDTH_MAX, &c->E, err)) != OK)
-        return rc;
-    value_width = c->E;
-    if (gguf_has(g, "gemma3.attention.value_length") &&
-        (rc = read_gguf_int(g, "gemma3.attention.value_length", 1, HEAD_WIDTH_MAX, &value_width,
-                            err)) != OK)
-        return rc;
-    if (value_width != c->E)
-        return error_set(err, ERR_FORMAT,
-                         "%s: gemma3.attention.value_length is %d, expected %d (key_length)",
-                         gguf_name(g), value_width, c->E);
-    return OK;
-}
-
-/* The embedding has one row a token; the file does not state their number. */
-static int read_gguf_vocabulary(struct gemma_config *c, const struct gguf *g, struct error *err)
-{
-    const struct tensor *embedding = gguf_find(g, "token_embd.weight");
-
-    if (embedding == NULL)
-        return error_set(err, ERR_FORMAT, "%s: token_embd.weight: no such tensor", gguf_name(g));
-    if (embedding->n_dims != 2 || embedding->shape[0] > VOCAB_MAX ||
-        embedding->shape[1] != (size_t)c->D)
-        return error_set(err, ERR_FORMAT, "%s: token_embd.weight: shape %s, want [V,%d]",
-                         gguf_name(g), tensor_shape_text(embedding->n_dims, embedding->shape).text,
-                         c->D);
-    c->V = (int)embedding->shape[0];
-    return OK;
-}
-
-int gemma_config_from_gguf(struct gemma_config *out, const struct gguf *g, struct error *err)
-{
-    struct gemma_config *c = out;
-    double eps = 0;
-    int eos, rc;
-
-    *c = (struct gemma_config){.kind = GEMMA_3};
-    if ((rc = check_architecture(g, err)) != OK ||
-        (rc = read_gguf_int(g, "gemma3.block_count", 1, GEMMA_MAX_LAYERS, &c->L, err)) != OK ||
-        (rc = read_gguf_int(g, "gemma3.embedding_length", 1, WIDTH_MAX, &c->D, err)) != OK ||
-        (rc = read_gguf_int(g, "gemma3.feed_forward_length", 1, FF_MAX, &c->F, err)) != OK ||
-        (rc = read_gguf_int(g, "gemma3.context_length", 1, POSITION_MAX, &c->max_position, err)) !=
-            OK ||
-        (rc = read_gguf_int(g, "gemma3.attention.sliding_window", 1, POSITION_MAX,
-                            &c->sliding_window, err)) != OK ||
-        (rc = read_gguf_positive(g, "gemma3.attention.layer_norm_rms_epsilon", &eps, err)) != OK ||
-        (rc = read_gguf_heads(c, g, err)) != OK || (rc = read_gguf_pattern(c, g, err)) != OK ||
-        (rc = read_gguf_ropes(c, g, err)) != OK || (rc = read_gguf_scale(c, g, err)) != OK ||
-        (rc = read_gguf_vocabulary(c, g, err)) != OK)
-        return rc;
-    if (gguf_has(g, "gemma3.attn_logit_softcapping"))
-        return error_set(err, ERR_FORMAT, "%s: gemma3.attn_logit_softcapping is not supported",
-                         gguf_name(g));
-    c->rms_norm_eps = eps < 1 ? (float)eps : 1;
-    eos = 1;
-    if (gguf_has(g, "tokenizer.ggml.eos_token_id") &&
-        (rc = read_gguf_int(g, "tokenizer.ggml.eos_token_id", 0, VOCAB_MAX, &eos, err)) != OK)
-        return rc;
-    c->eos[c->n_eos++] = eos;
-    return check(c, gguf_name(g), err);
 }

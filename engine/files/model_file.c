@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "engine/files/gguf.h"
+#include "engine/files/gguf_split.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/safetensors_index.h"
 #include "tokenizer/tokenizer.h"
@@ -21,9 +21,14 @@
 #define PREFIX_MAX 64 /* bytes */
 #define NAME_CAP   256
 
+/* What LTX's packer puts into the one file: config.json as metadata, tokenizer.json as a tensor. */
+#define PACKED_CONFIG    "gemma_config"
+#define PACKED_TOKENIZER "tokenizer_json"
+
 struct model_file {
-    struct gguf *gguf; /* one of these three */
+    struct gguf_split *gguf; /* one of these three */
     struct safetensors *single;
+    bool is_packed; /* `single` is all there is: no directory around it */
     struct safetensors_index *shards;
     struct gemma_config config;
     char prefix[PREFIX_MAX + 1]; /* safetensors: what stands before the canonical names */
@@ -80,7 +85,7 @@ int model_file_recognise(enum model_file_kind *out, const char *path, struct err
 static const struct tensor *find(const struct model_file *m, const char *name)
 {
     if (m->gguf != NULL)
-        return gguf_find(m->gguf, name);
+        return gguf_split_find(m->gguf, name);
     if (m->single != NULL)
         return safetensors_find(m->single, name);
     return safetensors_index_find(m->shards, name);
@@ -166,51 +171,48 @@ static int open_directory(struct model_file *m, struct error *err)
 
 static int open_gguf(struct model_file *m, struct error *err)
 {
-    uint64_t n_files = 1;
+    const struct gguf *first;
     int rc;
 
-    if ((rc = gguf_open(&m->gguf, m->path, err)) != OK)
+    if ((rc = gguf_split_open(&m->gguf, m->path, err)) != OK)
         return rc;
-    m->where = gguf_name(m->gguf);
-    snprintf(m->format, sizeof(m->format), "gguf v%u", gguf_version(m->gguf));
-    if (gguf_has(m->gguf, "split.count") &&
-        (rc = gguf_get_size(m->gguf, "split.count", &n_files, err)) != OK)
-        return rc;
-    if (n_files > 1)
-        return error_set(err, ERR_FORMAT,
-                         "%s: split.count is %llu: a GGUF model in several files is not supported, "
-                         "join them first",
-                         m->where, (unsigned long long)n_files);
-    return gemma_config_from_gguf(&m->config, m->gguf, err);
+    first = gguf_split_first(m->gguf);
+    m->where = gguf_name(first);
+    snprintf(m->format, sizeof(m->format), "gguf v%u", gguf_version(first));
+    if (gguf_split_n_files(m->gguf) > 1)
+        snprintf(m->format, sizeof(m->format), "gguf v%u, %zu files", gguf_version(first),
+                 gguf_split_n_files(m->gguf));
+    return gemma_config_from_gguf(&m->config, first, gguf_split_find(m->gguf, "token_embd.weight"),
+                                  err);
 }
 
-/* Says what a single safetensors file is: none is a model that can be opened, yet. */
-static int refuse_safetensors(const char *path, struct error *err)
+static int open_packed(struct model_file *m, struct error *err)
 {
-    const char *name = tensor_file_name(path);
-    struct safetensors *s;
+    char name[NAME_CAP];
+    const char *config;
     int rc;
 
-    if ((rc = safetensors_open(&s, path, err)) != OK)
+    m->where = tensor_file_name(m->path);
+    m->is_packed = true;
+    snprintf(m->format, sizeof(m->format), "safetensors, packed in one file");
+    if ((rc = safetensors_open(&m->single, m->path, err)) != OK)
         return rc;
-    if (safetensors_metadata(s, "gemma_config") != NULL)
-        rc = error_set(err, ERR_FORMAT,
-                       "%s: a text encoder packed in one safetensors file is not supported yet: "
-                       "expected a Gemma directory or a GGUF file",
-                       name);
-    else
-        rc = error_set(err, ERR_FORMAT,
-                       "%s: a safetensors file without its model's settings: expected a directory "
-                       "with config.json and tokenizer.json, or a GGUF file",
-                       name);
-    safetensors_close(s);
-    return rc;
+    if ((config = safetensors_metadata(m->single, PACKED_CONFIG)) == NULL)
+        return error_set(err, ERR_FORMAT,
+                         "%s: safetensors without " PACKED_CONFIG
+                         ": expected its whole directory, a text encoder packed in one file, or a "
+                         "GGUF file",
+                         m->where);
+    snprintf(name, sizeof(name), "%s: " PACKED_CONFIG, m->where);
+    if ((rc = gemma_config_from_json(&m->config, config, strlen(config), name, err)) != OK)
+        return rc;
+    return find_prefix(m, err);
 }
 
 static int refuse_other(const char *path, struct error *err)
 {
     return error_set(err, ERR_FORMAT,
-                     "%s: neither a Gemma directory nor a GGUF file, by its first bytes",
+                     "%s: no Gemma directory, safetensors or GGUF file, by its first bytes",
                      tensor_file_name(path));
 }
 
@@ -235,7 +237,7 @@ int model_file_open(struct model_file **out, const char *path, struct error *err
         rc = open_gguf(m, err);
         break;
     case MODEL_FILE_SAFETENSORS:
-        rc = refuse_safetensors(path, err);
+        rc = open_packed(m, err);
         break;
     case MODEL_FILE_OTHER:
         rc = refuse_other(path, err);
@@ -254,7 +256,7 @@ void model_file_close(struct model_file *m)
 {
     if (m == NULL)
         return;
-    gguf_close(m->gguf);
+    gguf_split_close(m->gguf);
     safetensors_close(m->single);
     safetensors_index_close(m->shards);
     free(m->path);
@@ -266,9 +268,9 @@ const struct gemma_config *model_file_config(const struct model_file *m)
     return &m->config;
 }
 
-bool model_file_norms_include_one(const struct model_file *m)
+bool model_file_norms_lack_one(const struct model_file *m)
 {
-    return m->gguf != NULL;
+    return m->gguf == NULL && m->config.kind == GEMMA_3;
 }
 
 /* The file's name for a canonical one; false when there is none. */
@@ -411,17 +413,35 @@ static int tokenizer_from_directory(struct tokenizer **out, const char *director
     return tokenizer_load(out, path, err);
 }
 
+static int tokenizer_from_packed(struct tokenizer **out, const struct safetensors *s,
+                                 const char *file, struct error *err)
+{
+    const struct tensor *t = safetensors_find(s, PACKED_TOKENIZER);
+    char name[NAME_CAP];
+
+    snprintf(name, sizeof(name), "%s: " PACKED_TOKENIZER, file);
+    if (t == NULL)
+        return error_set(err, ERR_FORMAT, "%s: no such tensor", name);
+    if ((t->type != DTYPE_U8 && t->type != DTYPE_I8) || t->n_dims != 1)
+        return error_set(err, ERR_FORMAT, "%s: %s %s, expected one row of U8 or I8", name,
+                         dtype_info(t->type)->name, tensor_shape_text(t->n_dims, t->shape).text);
+    return tokenizer_from_json(out, t->data, t->bytes, name, err);
+}
+
 int model_file_tokenizer(const struct model_file *m, struct tokenizer **out, struct error *err)
 {
     *out = NULL;
     if (m->gguf != NULL)
-        return tokenizer_from_gguf(out, m->gguf, err);
+        return tokenizer_from_gguf(out, gguf_split_first(m->gguf), err);
+    if (m->is_packed)
+        return tokenizer_from_packed(out, m->single, m->where, err);
     return tokenizer_from_directory(out, m->path, err);
 }
 
 int model_file_load_tokenizer(struct tokenizer **out, const char *path, struct error *err)
 {
     enum model_file_kind kind;
+    struct safetensors *s = NULL;
     struct gguf *g = NULL;
     int rc;
 
@@ -437,7 +457,10 @@ int model_file_load_tokenizer(struct tokenizer **out, const char *path, struct e
         gguf_close(g);
         return rc;
     case MODEL_FILE_SAFETENSORS:
-        return refuse_safetensors(path, err);
+        if ((rc = safetensors_open(&s, path, err)) == OK)
+            rc = tokenizer_from_packed(out, s, tensor_file_name(path), err);
+        safetensors_close(s);
+        return rc;
     case MODEL_FILE_OTHER:
         break;
     }
@@ -447,7 +470,7 @@ int model_file_load_tokenizer(struct tokenizer **out, const char *path, struct e
 size_t model_file_n_tensors(const struct model_file *m)
 {
     if (m->gguf != NULL)
-        return gguf_n_tensors(m->gguf);
+        return gguf_split_n_tensors(m->gguf);
     if (m->single != NULL)
         return safetensors_n_tensors(m->single);
     return safetensors_index_n_tensors(m->shards);
@@ -456,7 +479,7 @@ size_t model_file_n_tensors(const struct model_file *m)
 const struct tensor *model_file_tensor_at(const struct model_file *m, size_t i)
 {
     if (m->gguf != NULL)
-        return gguf_tensor_at(m->gguf, i);
+        return gguf_split_tensor_at(m->gguf, i);
     if (m->single != NULL)
         return safetensors_tensor_at(m->single, i);
     return safetensors_index_tensor_at(m->shards, i);

@@ -1,7 +1,8 @@
 /* model_file.h - a Gemma model on disk, whatever it is packed in.
  *
- * A path is a directory (config.json, tokenizer.json and model.safetensors or its shards) or a GGUF
- * file, told apart by its first bytes. Tensors are asked for by one set of names, those of a
+ * A path is a directory (config.json, tokenizer.json and model.safetensors or its shards), a
+ * safetensors file that LTX packed all of that into, or a GGUF file (or the first of its parts),
+ * told apart by their first bytes. Tensors are asked for by one set of names, those of a
  * text-only Hugging Face export without its leading "model.": "embed_tokens.weight",
  * "layers.3.self_attn.q_proj.weight", "norm.weight".
  *
@@ -19,14 +20,16 @@ struct tokenizer;
 struct model_file;
 
 /* On success *out belongs to the caller (model_file_close). On failure *out is NULL.
- * ERR_IO: something is missing or unreadable. ERR_FORMAT: it is no Gemma 3 model; the sentence says
- * what it is instead. */
+ * ERR_IO: something is missing or unreadable. ERR_FORMAT: it is no Gemma model that we know; the
+ * sentence says what it is instead. */
 int model_file_open(struct model_file **out, const char *path, struct error *err);
 void model_file_close(struct model_file *m); /* NULL is fine */
 
 const struct gemma_config *model_file_config(const struct model_file *m);
-/* GGUF files store Gemma 3 norm weights with the 1 already added; safetensors do not. */
-bool model_file_norms_include_one(const struct model_file *m);
+/* Whether norm weights are stored as 1 less than the factor that they mean: in safetensors of Gemma
+ * 3 (transformers, Gemma3RMSNorm.forward); its GGUF converters have added the 1 (llama.cpp,
+ * norm_shift), and Gemma 4 multiplies by the weight as it is (Gemma4UnifiedRMSNorm.forward). */
+bool model_file_norms_lack_one(const struct model_file *m);
 
 /* The tensor of that name, of exactly that shape, of a type that dtype_decode() reads. The view is
  * valid until the close, its data at any alignment. ERR_FORMAT otherwise. */
@@ -36,7 +39,8 @@ int model_file_tensor(const struct model_file *m, struct tensor *out, const char
 /* The model's tokenizer; belongs to the caller (tokenizer_free). It may know ids that the embedding
  * has no row for (the 270M export lacks <image_soft_token>): compare ids with V before use. */
 int model_file_tokenizer(const struct model_file *m, struct tokenizer **out, struct error *err);
-/* Only the tokenizer, of a model's path or of a tokenizer.json or compact tokenizer file. */
+/* Only the tokenizer, of a model's path (the weights may be lacking) or of a tokenizer.json or
+ * compact tokenizer file. */
 int model_file_load_tokenizer(struct tokenizer **out, const char *path, struct error *err);
 
 /* For listings: every tensor of every file, under the file's own names. */

@@ -1,6 +1,7 @@
 /* gemma.c - the forward pass.
  *
- * A list of ops over one packed batch, the same for every backend. The residual stream h is
+ * A list of ops over one packed batch, the same for every backend and for Gemma 3 and 4: where they
+ * differ, the config and the weights have other numbers. The residual stream h is
  * float32 from the embeddings to the end; each matmul reads an activation in the device's compute
  * type and returns float32. All memory is taken once, for the largest pack. */
 #include "engine/model/gemma.h"
@@ -12,7 +13,9 @@
 
 #include "engine/files/gemma_config.h"
 
-struct rope {
+/* What all global layers, or all sliding ones, attend by. */
+struct attention_kind {
+    int K, E, window;
     float *cos, *sin; /* device, [max_tokens, E/2] */
 };
 
@@ -21,13 +24,13 @@ struct gemma {
     const struct weights *weights;
     int max_tokens, max_batch_tokens;
     enum dtype act;
-    struct rope global, local;
+    struct attention_kind global, sliding;
 
     /* activations, on the device; T is at most max_batch_tokens */
     int32_t *ids, *positions, *begin;
     float *h;          /* [T, D] the residual stream */
     float *branch;     /* [T, D] what attention or feed-forward adds to it */
-    float *qkv;        /* [T, (H + 2K) * E] */
+    float *qkv;        /* [T, (H + 2K) * E], of the kind that has more */
     float *gate_up;    /* [T, 2F] */
     void *x;           /* [T, max(D, H * E, F)] act: what the next matmul reads */
     float *host_state; /* host, [T, D] */
@@ -46,15 +49,15 @@ static void *take(const struct gemma *g, size_t n, size_t size, int *rc, struct 
     return memory;
 }
 
-/* cos and sin of every position. The angle is the float32 product of a float32 frequency and the
- * position (transformers, Gemma3RotaryEmbedding), so its rounding is the reference's; cos and sin
- * of that float32 value are taken in double and rounded once. */
-static int build_rope(struct gemma *g, struct rope *rope, double theta, double factor,
-                      struct error *err)
+/* With cos and sin of every position. The angle is the float32 product of a float32 frequency and
+ * the position (transformers, Gemma3RotaryEmbedding), so its rounding is the reference's; cos and
+ * sin of that float32 value are taken in double and rounded once. */
+static int build_kind(struct gemma *g, struct attention_kind *kind, const struct gemma_attention *a,
+                      int window, struct error *err)
 {
     const struct ops *ops = g->weights->ops;
     struct device *device = g->weights->device;
-    int half = g->config.E / 2, rc = OK;
+    int half = a->E / 2, rc = OK;
     size_t n = (size_t)g->max_tokens * half;
     float *cos_host = malloc(n * sizeof(float)), *sin_host = malloc(n * sizeof(float));
 
@@ -62,18 +65,21 @@ static int build_rope(struct gemma *g, struct rope *rope, double theta, double f
         rc = error_set(err, ERR_MEM, "gemma: no memory for the rotary tables");
         goto out;
     }
+    *kind = (struct attention_kind){.K = a->K, .E = a->E, .window = window};
     for (int e = 0; e < half; e++) {
-        float frequency = (float)pow(theta, -2.0 * e / g->config.E) / (float)factor;
+        float frequency = (float)pow(a->rope.theta, -2.0 * e / a->E) / (float)a->rope.factor;
+        if (e >= a->rope.n_turning)
+            frequency = 0.0f;
         for (int p = 0; p < g->max_tokens; p++) {
             float angle = (float)p * frequency;
             cos_host[(size_t)p * half + e] = (float)cos((double)angle);
             sin_host[(size_t)p * half + e] = (float)sin((double)angle);
         }
     }
-    rope->cos = take(g, n, sizeof(float), &rc, err);
-    rope->sin = take(g, n, sizeof(float), &rc, err);
-    if (rc != OK || (rc = ops->upload(device, rope->cos, cos_host, n * sizeof(float), err)) != OK ||
-        (rc = ops->upload(device, rope->sin, sin_host, n * sizeof(float), err)) != OK)
+    kind->cos = take(g, n, sizeof(float), &rc, err);
+    kind->sin = take(g, n, sizeof(float), &rc, err);
+    if (rc != OK || (rc = ops->upload(device, kind->cos, cos_host, n * sizeof(float), err)) != OK ||
+        (rc = ops->upload(device, kind->sin, sin_host, n * sizeof(float), err)) != OK)
         goto out;
     rc = ops->sync(device, err); /* the host tables go away */
 out:
@@ -91,7 +97,9 @@ static int take_activations(struct gemma *g, struct error *err)
 {
     const struct gemma_config *c = &g->config;
     size_t T = (size_t)g->max_batch_tokens, D = (size_t)c->D, F = (size_t)c->F;
-    size_t heads = (size_t)c->H * c->E, kv = (size_t)c->K * c->E;
+    size_t heads = max_of((size_t)c->H * c->global.E, (size_t)c->H * c->sliding.E);
+    size_t qkv = max_of(((size_t)c->H + 2 * c->global.K) * c->global.E,
+                        ((size_t)c->H + 2 * c->sliding.K) * c->sliding.E);
     int rc = OK;
 
     g->ids = take(g, T, sizeof(int32_t), &rc, err);
@@ -99,7 +107,7 @@ static int take_activations(struct gemma *g, struct error *err)
     g->begin = take(g, T + 1, sizeof(int32_t), &rc, err);
     g->h = take(g, T * D, sizeof(float), &rc, err);
     g->branch = take(g, T * D, sizeof(float), &rc, err);
-    g->qkv = take(g, T * (heads + 2 * kv), sizeof(float), &rc, err);
+    g->qkv = take(g, T * qkv, sizeof(float), &rc, err);
     g->gate_up = take(g, T * 2 * F, sizeof(float), &rc, err);
     g->x = take(g, T * max_of(D, max_of(heads, F)), dtype_info(g->act)->bytes, &rc, err);
     if (rc == OK && !g->weights->ops->is_host &&
@@ -110,8 +118,10 @@ static int take_activations(struct gemma *g, struct error *err)
 
 int gemma_check(const struct gemma_config *config, struct error *err)
 {
-    if (config->E > OPS_MAX_HEAD)
-        return error_set(err, ERR_FORMAT, "gemma: heads of %d numbers, at most %d", config->E,
+    int E = config->global.E > config->sliding.E ? config->global.E : config->sliding.E;
+
+    if (E > OPS_MAX_HEAD)
+        return error_set(err, ERR_FORMAT, "gemma: heads of %d numbers, at most %d", E,
                          OPS_MAX_HEAD);
     return OK;
 }
@@ -133,10 +143,8 @@ int gemma_create(struct gemma **out, const struct gemma_config *config,
     g->act = act;
     g->max_tokens = max_tokens;
     g->max_batch_tokens = max_batch_tokens;
-    if ((rc = build_rope(g, &g->global, config->rope_global.theta, config->rope_global.factor,
-                         err)) != OK ||
-        (rc = build_rope(g, &g->local, config->rope_local.theta, config->rope_local.factor, err)) !=
-            OK ||
+    if ((rc = build_kind(g, &g->global, &config->global, INT_MAX, err)) != OK ||
+        (rc = build_kind(g, &g->sliding, &config->sliding, config->sliding_window, err)) != OK ||
         (rc = take_activations(g, err)) != OK)
         goto out;
     *out = g;
@@ -150,9 +158,9 @@ void gemma_free(struct gemma *g)
 {
     if (g == NULL)
         return;
-    void *taken[] = {g->global.cos, g->global.sin, g->local.cos, g->local.sin,
-                     g->ids,        g->positions,  g->begin,     g->h,
-                     g->branch,     g->qkv,        g->gate_up,   g->x};
+    void *taken[] = {g->global.cos, g->global.sin, g->sliding.cos, g->sliding.sin,
+                     g->ids,        g->positions,  g->begin,       g->h,
+                     g->branch,     g->qkv,        g->gate_up,     g->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         g->weights->ops->release(g->weights->device, taken[i]);
     free(g->host_state);
@@ -173,8 +181,7 @@ static int forward_layer(struct gemma *g, const struct layer_weights *w, int B, 
     const struct gemma_config *c = &g->config;
     const struct ops *ops = g->weights->ops;
     struct device *d = g->weights->device;
-    const struct rope *rope = w->is_global ? &g->global : &g->local;
-    int window = w->is_global ? INT_MAX : c->sliding_window;
+    const struct attention_kind *a = w->is_global ? &g->global : &g->sliding;
     float scale = (float)(1.0 / sqrt(c->query_pre_attn_scalar));
     float eps = c->rms_norm_eps;
     int rc;
@@ -182,20 +189,21 @@ static int forward_layer(struct gemma *g, const struct layer_weights *w, int B, 
     /* attention: h += norm(out(attention(norm(h)))) */
     if ((rc = ops->rmsnorm(d, g->x, g->act, g->h, w->input_norm, T, c->D, eps, err)) != OK ||
         (rc = ops->matmul(d, g->qkv, g->x, w->qkv, T, err)) != OK ||
-        (rc = ops->qk_norm_rope(d, g->qkv, w->q_norm, w->k_norm, rope->cos, rope->sin, g->positions,
-                                T, c->H, c->K, c->E, eps, err)) != OK ||
-        (rc = ops->attention(d, g->x, g->qkv, g->begin, B, T, c->H, c->K, c->E, scale, window,
+        (rc = ops->qk_norm_rope(d, g->qkv, w->q_norm, w->k_norm, a->cos, a->sin, g->positions, T,
+                                c->H, a->K, a->E, eps, c->norm_v, err)) != OK ||
+        (rc = ops->attention(d, g->x, g->qkv, g->begin, B, T, c->H, a->K, a->E, scale, a->window,
                              err)) != OK ||
         (rc = ops->matmul(d, g->branch, g->x, w->attention_out, T, err)) != OK ||
-        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_attention_norm, T, c->D, eps, err)) !=
-            OK)
+        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_attention_norm, 1.0f, T, c->D, eps,
+                               err)) != OK)
         return rc;
-    /* feed-forward: h += norm(down(gelu(gate(norm(h))) * up(norm(h)))) */
+    /* feed-forward: h = (h + norm(down(gelu(gate(norm(h))) * up(norm(h))))) * scalar */
     if ((rc = ops->rmsnorm(d, g->x, g->act, g->h, w->pre_ff_norm, T, c->D, eps, err)) != OK ||
         (rc = ops->matmul(d, g->gate_up, g->x, w->gate_up, T, err)) != OK ||
         (rc = ops->geglu(d, g->x, g->gate_up, T, c->F, err)) != OK ||
         (rc = ops->matmul(d, g->branch, g->x, w->down, T, err)) != OK ||
-        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_ff_norm, T, c->D, eps, err)) != OK)
+        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_ff_norm, w->scalar, T, c->D, eps,
+                               err)) != OK)
         return rc;
     return OK;
 }

@@ -1,4 +1,4 @@
-/* gemma.h - the Gemma 3 decoder as an encoder: packed prompts in, hidden states out.
+/* gemma.h - the Gemma decoder, 3 or 4, as an encoder: packed prompts in, hidden states out.
  *
  * engine/MODEL.md describes the network. Only real tokens are computed: prompts lie end to end,
  * each sees itself alone. A gemma belongs to the thread that owns its device. */

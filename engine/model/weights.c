@@ -25,9 +25,8 @@ static void advance(struct loader *l, uint64_t bytes)
         l->progress(l->progress_arg, l->bytes_done, l->bytes_total);
 }
 
-/* A norm factor of `n` numbers. safetensors store w and mean 1 + w (transformers,
- * Gemma3RMSNorm.forward); GGUF converters have added the 1 (llama.cpp, norm_shift). This is the
- * only place that adds it. */
+/* A norm factor of `n` numbers. What a file stores is the factor or 1 less than it, and the file
+ * knows which (model_file_norms_lack_one). This is the only place that adds the 1. */
 static int load_norm(struct loader *l, float **out, const char *name, int n, struct error *err)
 {
     size_t shape[1] = {(size_t)n};
@@ -46,7 +45,7 @@ static int load_norm(struct loader *l, float **out, const char *name, int n, str
     if ((host = malloc((size_t)n * sizeof(float))) == NULL)
         return error_set(err, ERR_MEM, "weights: no memory for %s", name);
     dtype_decode(host, tensor.data, tensor.type, (size_t)n);
-    if (!model_file_norms_include_one(l->file))
+    if (model_file_norms_lack_one(l->file))
         for (int i = 0; i < n; i++)
             host[i] += 1.0f;
     if ((rc = w->ops->alloc(w->device, &memory, (size_t)n * sizeof(float), err)) != OK)
@@ -78,8 +77,9 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         snprintf(name, sizeof(name), "%s.%s.weight", layer, names[i]);
         if ((rc = model_file_tensor(l->file, &tensor, name, 2, shape, err)) != OK)
             return rc;
+        if (i == 0 || tensor.data != parts[i - 1].data) /* what is there twice is read once */
+            bytes += tensor.bytes;
         parts[i] = (struct matrix_part){tensor.data, tensor.type, rows[i]};
-        bytes += tensor.bytes;
     }
     if (l->only_counting) {
         l->bytes_total += bytes;
@@ -92,9 +92,29 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
     return OK;
 }
 
+/* layer_scalar of one layer; 1 in models without. */
+static int load_scalar(struct loader *l, float *out, const char *layer, bool is_there,
+                       struct error *err)
+{
+    const size_t shape[1] = {1};
+    struct tensor tensor;
+    char name[64];
+    int rc;
+
+    *out = 1.0f;
+    if (!is_there)
+        return OK;
+    snprintf(name, sizeof(name), "%s.layer_scalar", layer);
+    if ((rc = model_file_tensor(l->file, &tensor, name, 1, shape, err)) != OK)
+        return rc;
+    dtype_decode(out, tensor.data, tensor.type, 1);
+    return OK;
+}
+
 static int load_layer(struct loader *l, struct layer_weights *layer, const struct gemma_config *c,
                       int index, struct error *err)
 {
+    const struct gemma_attention *a = gemma_attention_of(c, index);
     const struct {
         const char *name;
         float **factor;
@@ -104,14 +124,16 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
         {"post_attention_layernorm", &layer->post_attention_norm, c->D},
         {"pre_feedforward_layernorm", &layer->pre_ff_norm, c->D},
         {"post_feedforward_layernorm", &layer->post_ff_norm, c->D},
-        {"self_attn.q_norm", &layer->q_norm, c->E},
-        {"self_attn.k_norm", &layer->k_norm, c->E},
+        {"self_attn.q_norm", &layer->q_norm, a->E},
+        {"self_attn.k_norm", &layer->k_norm, a->E},
     };
-    static const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    /* where v is k, its rows are there twice: a hundredth of such a layer, for one layout of qkv */
+    const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj",
+                               a->k_is_v ? "self_attn.k_proj" : "self_attn.v_proj"};
     static const char *const out[] = {"self_attn.o_proj"};
     static const char *const gate_up[] = {"mlp.gate_proj", "mlp.up_proj"};
     static const char *const down[] = {"mlp.down_proj"};
-    const int qkv_rows[] = {c->H * c->E, c->K * c->E, c->K * c->E};
+    const int qkv_rows[] = {c->H * a->E, a->K * a->E, a->K * a->E};
     const int gate_up_rows[] = {c->F, c->F};
     char prefix[32];
     int rc;
@@ -124,8 +146,9 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
         if ((rc = load_norm(l, norms[i].factor, name, norms[i].n, err)) != OK)
             return rc;
     }
-    if ((rc = load_matrix(l, &layer->qkv, prefix, 3, qkv, qkv_rows, c->D, err)) != OK ||
-        (rc = load_matrix(l, &layer->attention_out, prefix, 1, out, &c->D, c->H * c->E, err)) !=
+    if ((rc = load_scalar(l, &layer->scalar, prefix, c->has_layer_scalars, err)) != OK ||
+        (rc = load_matrix(l, &layer->qkv, prefix, 3, qkv, qkv_rows, c->D, err)) != OK ||
+        (rc = load_matrix(l, &layer->attention_out, prefix, 1, out, &c->D, c->H * a->E, err)) !=
             OK ||
         (rc = load_matrix(l, &layer->gate_up, prefix, 2, gate_up, gate_up_rows, c->D, err)) != OK ||
         (rc = load_matrix(l, &layer->down, prefix, 1, down, &c->D, c->F, err)) != OK)

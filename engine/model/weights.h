@@ -1,14 +1,16 @@
 /* weights.h - a Gemma's weights, resident on one device.
  *
  * Reads the tensors of a model file once, stacks what one matmul can read (q, k and v; gate and
- * up), and settles the one difference between file formats that matters: every norm factor held
- * here is the whole factor, 1 + w. Used by the thread that owns the device. */
+ * up), and settles what files of one meaning write differently: every norm factor held here is the
+ * whole factor, whether the file has it or 1 less; a layer always has value rows, which may be the
+ * key's again; and a scalar, which may be 1. Used by the thread that owns the device. */
 #pragma once
 #include "engine/files/model_file.h"
 #include "kernels/ops.h"
 
 struct layer_weights {
-    bool is_global; /* sees all earlier tokens; the others a window */
+    bool is_global; /* sees all earlier tokens; the others a window. K and E are its kind's */
+    float scalar;   /* what the layer's result is multiplied by */
     /* norm factors, float32 on the device */
     float *input_norm, *post_attention_norm, *pre_ff_norm, *post_ff_norm; /* [D] */
     float *q_norm, *k_norm;                                               /* [E] */

@@ -58,11 +58,11 @@ int loops_matmul(struct device *d, float *y, const void *x, const struct matrix 
                  struct error *err);
 int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
                   int T, int D, float eps, struct error *err);
-int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, int T, int D,
-                      float eps, struct error *err);
+int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
+                      int T, int D, float eps, struct error *err);
 int loops_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
                        const float *cos, const float *sin, const int32_t *positions, int T, int H,
-                       int K, int E, float eps, struct error *err);
+                       int K, int E, float eps, bool norm_v, struct error *err);
 int loops_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
                     int H, int K, int E, float scale, int window, struct error *err);
 int loops_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err);

@@ -9,7 +9,7 @@ struct rmsnorm_args {
     float *h;
     const float *x, *w;
     int D;
-    float eps;
+    float eps, scale;
 };
 
 static void rmsnorm_row(void *arg, int t, int thread)
@@ -26,7 +26,7 @@ static void rmsnorm_row(void *arg, int t, int thread)
         size_t i = (size_t)t * a->D + d;
         float value = x[d] * factor * a->w[d];
         if (a->y == NULL)
-            a->h[i] += value;
+            a->h[i] = (a->h[i] + value) * a->scale;
         else
             store_act(a->y, a->y_type, i, value);
     }
@@ -42,10 +42,10 @@ int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, 
     return OK;
 }
 
-int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, int T, int D,
-                      float eps, struct error *err)
+int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
+                      int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {.h = h, .x = x, .w = w, .D = D, .eps = eps};
+    struct rmsnorm_args args = {.h = h, .x = x, .w = w, .D = D, .eps = eps, .scale = scale};
 
     (void)err;
     pool_run(d->pool, rmsnorm_row, &args, T);

@@ -139,7 +139,7 @@ struct rmsnorm_args {
     float *h;
     const float *x, *w;
     int T, D;
-    float eps;
+    float eps, scale;
 };
 
 static void rmsnorm_rows(void *arg, int index, int thread)
@@ -155,7 +155,7 @@ static void rmsnorm_rows(void *arg, int index, int thread)
             size_t i = (size_t)t * D + d;
             vec value = load(x + d) * factor * load(a->w + d);
             if (a->y == NULL)
-                store(a->h + i, load(a->h + i) + value);
+                store(a->h + i, (load(a->h + i) + value) * a->scale);
             else
                 store_act_vec(a->y, a->y_type, i, value);
         }
@@ -165,7 +165,7 @@ static void rmsnorm_rows(void *arg, int index, int thread)
 static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x,
                         const float *w, int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {y, y_type, NULL, x, w, T, D, eps};
+    struct rmsnorm_args args = {y, y_type, NULL, x, w, T, D, eps, 1.0f};
 
     if (D % W != 0)
         return loops_rmsnorm(d, y, y_type, x, w, T, D, eps, err);
@@ -173,13 +173,13 @@ static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, const floa
     return OK;
 }
 
-static int simd_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, int T,
-                            int D, float eps, struct error *err)
+static int simd_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
+                            int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {NULL, DTYPE_F32, h, x, w, T, D, eps};
+    struct rmsnorm_args args = {NULL, DTYPE_F32, h, x, w, T, D, eps, scale};
 
     if (D % W != 0)
-        return loops_add_rmsnorm(d, h, x, w, T, D, eps, err);
+        return loops_add_rmsnorm(d, h, x, w, scale, T, D, eps, err);
     pool_run(d->pool, rmsnorm_rows, &args, (T + NORM_ROWS - 1) / NORM_ROWS);
     return OK;
 }
@@ -192,12 +192,18 @@ struct qk_args {
     const int32_t *positions;
     int T, H, K, E;
     float eps;
+    bool norm_v;
 };
+
+static vec norm_factor(const float *head, int E, float eps)
+{
+    return splat(1.0f / sqrtf(sum_of_squares(head, E) / (float)E + eps));
+}
 
 static void norm_and_rotate(float *head, const float *w, const float *cos, const float *sin, int E,
                             float eps)
 {
-    vec factor = splat(1.0f / sqrtf(sum_of_squares(head, E) / (float)E + eps));
+    vec factor = norm_factor(head, E, eps);
     int half = E / 2;
 
     for (int e = 0; e < half; e += W) {
@@ -221,17 +227,24 @@ static void qk_tokens(void *arg, int index, int thread)
         for (int h = 0; h < a->H + a->K; h++)
             norm_and_rotate(row + (size_t)h * a->E, h < a->H ? a->q_w : a->k_w, a->cos + angle,
                             a->sin + angle, a->E, a->eps);
+        for (int h = a->H + a->K; a->norm_v && h < a->H + 2 * a->K; h++) {
+            float *head = row + (size_t)h * a->E;
+            vec factor = norm_factor(head, a->E, a->eps);
+            for (int e = 0; e < a->E; e += W)
+                store(head + e, load(head + e) * factor);
+        }
     }
 }
 
 static int simd_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
                              const float *cos, const float *sin, const int32_t *positions, int T,
-                             int H, int K, int E, float eps, struct error *err)
+                             int H, int K, int E, float eps, bool norm_v, struct error *err)
 {
-    struct qk_args args = {qkv, q_w, k_w, cos, sin, positions, T, H, K, E, eps};
+    struct qk_args args = {qkv, q_w, k_w, cos, sin, positions, T, H, K, E, eps, norm_v};
 
     if (E % (2 * W) != 0)
-        return loops_qk_norm_rope(d, qkv, q_w, k_w, cos, sin, positions, T, H, K, E, eps, err);
+        return loops_qk_norm_rope(d, qkv, q_w, k_w, cos, sin, positions, T, H, K, E, eps, norm_v,
+                                  err);
     pool_run(d->pool, qk_tokens, &args, (T + NORM_ROWS - 1) / NORM_ROWS);
     return OK;
 }

@@ -109,13 +109,13 @@ int cuda_embed(struct device *d, float *h, const struct table *table, const int3
                float scale, struct error *err);
 int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
                  int T, int D, float eps, struct error *err);
-int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, int T, int D,
-                     float eps, struct error *err);
+int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale, int T,
+                     int D, float eps, struct error *err);
 int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
                 struct error *err);
 int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
                       const float *cos, const float *sin, const int32_t *positions, int T, int H,
-                      int K, int E, float eps, struct error *err);
+                      int K, int E, float eps, bool norm_v, struct error *err);
 int cuda_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
                    int H, int K, int E, float scale, int window, struct error *err);
 int cuda_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err);

@@ -1,12 +1,14 @@
-/* qk_norm_rope.cu - one warp a head of a token: grid (T, ceil((H + K) / 4)), block (32, 4). A lane
- * keeps the pairs (e, e + E/2) that it rotates, so the head is read once. */
+/* qk_norm_rope.cu - one warp a head of a token: grid (T, ceil(heads / 4)), block (32, 4), the
+ * value heads among them where they are normed. A lane keeps the pairs (e, e + E/2) that it
+ * rotates, so the head is read once. */
 #include "kernels/cuda/device.cuh"
 
 enum { WARPS = 4, PAIRS = OPS_MAX_HEAD / 2 / 32 }; /* pairs a lane holds at most */
 
 static __global__ void qk_norm_rope_kernel(float *qkv, const float *q_w, const float *k_w,
                                            const float *cos, const float *sin,
-                                           const int32_t *positions, int H, int K, int E, float eps)
+                                           const int32_t *positions, int H, int K, int E, float eps,
+                                           int n_heads)
 {
     int t = blockIdx.x, head = blockIdx.y * WARPS + threadIdx.y, half = E / 2;
     float low[PAIRS], high[PAIRS], sum = 0.0f, factor;
@@ -14,7 +16,7 @@ static __global__ void qk_norm_rope_kernel(float *qkv, const float *q_w, const f
     size_t angle = (size_t)positions[t] * half;
     float *x = qkv + ((size_t)t * (H + 2 * K) + head) * E;
 
-    if (head >= H + K)
+    if (head >= n_heads)
         return;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
@@ -27,7 +29,10 @@ static __global__ void qk_norm_rope_kernel(float *qkv, const float *q_w, const f
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         int e = threadIdx.x + 32 * i;
-        if (e < half) {
+        if (e < half && head >= H + K) { /* a value: no weight, and it does not turn */
+            x[e] = low[i] * factor;
+            x[e + half] = high[i] * factor;
+        } else if (e < half) {
             float c = cos[angle + e], s = sin[angle + e];
             float a = low[i] * factor * w[e], b = high[i] * factor * w[e + half];
             x[e] = a * c - b * s;
@@ -38,9 +43,10 @@ static __global__ void qk_norm_rope_kernel(float *qkv, const float *q_w, const f
 
 int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
                       const float *cos, const float *sin, const int32_t *positions, int T, int H,
-                      int K, int E, float eps, struct error *err)
+                      int K, int E, float eps, bool norm_v, struct error *err)
 {
-    dim3 grid((unsigned)T, (unsigned)((H + K + WARPS - 1) / WARPS)), block(32, WARPS);
+    int n_heads = H + K + (norm_v ? K : 0);
+    dim3 grid((unsigned)T, (unsigned)((n_heads + WARPS - 1) / WARPS)), block(32, WARPS);
 
     if (T == 0)
         return OK;
@@ -49,6 +55,6 @@ int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const floa
                          "cuda: heads of %d numbers, expected an even number up to %d", E,
                          OPS_MAX_HEAD);
     qk_norm_rope_kernel<<<grid, block, 0, d->stream>>>(qkv, q_w, k_w, cos, sin, positions, H, K, E,
-                                                       eps);
+                                                       eps, n_heads);
     return launch_result(d, "qk_norm_rope", err);
 }

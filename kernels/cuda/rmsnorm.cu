@@ -33,14 +33,16 @@ static __global__ void rmsnorm_kernel(T *y, const float *x, const float *w, int 
         put(&y[(size_t)blockIdx.x * D + i], row[i] * factor * w[i]);
 }
 
-static __global__ void add_rmsnorm_kernel(float *h, const float *x, const float *w, int D,
-                                          float eps)
+static __global__ void add_rmsnorm_kernel(float *h, const float *x, const float *w, float scale,
+                                          int D, float eps)
 {
     const float *row = x + (size_t)blockIdx.x * D;
     float factor = row_factor(row, D, eps);
 
-    for (int i = threadIdx.x; i < D; i += BLOCK)
-        h[(size_t)blockIdx.x * D + i] += row[i] * factor * w[i];
+    for (int i = threadIdx.x; i < D; i += BLOCK) {
+        float *to = &h[(size_t)blockIdx.x * D + i];
+        *to = (*to + row[i] * factor * w[i]) * scale;
+    }
 }
 
 int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
@@ -55,11 +57,11 @@ int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, c
     return launch_result(d, "rmsnorm", err);
 }
 
-int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, int T, int D,
-                     float eps, struct error *err)
+int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale, int T,
+                     int D, float eps, struct error *err)
 {
     if (T == 0)
         return OK;
-    add_rmsnorm_kernel<<<T, BLOCK, 0, d->stream>>>(h, x, w, D, eps);
+    add_rmsnorm_kernel<<<T, BLOCK, 0, d->stream>>>(h, x, w, scale, D, eps);
     return launch_result(d, "add_rmsnorm", err);
 }

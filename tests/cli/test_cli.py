@@ -16,6 +16,8 @@ import unittest
 
 PROGRAM, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
 TINY = TESTS / "golden/gemma3-tiny"
+TINY4 = TESTS / "golden/gemma4-tiny"
+PACKED4 = TESTS / "golden/gemma4-tiny-te-single-file.safetensors"
 os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")  # where digests are kept
 
 
@@ -99,6 +101,15 @@ class Encode(Case):
         self.assertEqual(after["model"], "x.1")
         self.assertNotEqual(after["weights"], before["weights"])
         self.bad("--model-id: 'a b' is not of", "encode", "-m", model, "--model-id", "a b", "snow")
+
+    def test_a_packed_file_gives_what_its_directory_gives(self):
+        tensors = []
+        for path in (TINY4, PACKED4):
+            out = self.dir / "out"
+            self.assertIn("1 prompt, ", self.good("encode", "--model", path, "-o", out, "a red fox"))
+            tensors.append(read_safetensors(out)[0])
+        self.assertEqual(tensors[0]["p0.hidden_states"][:2], ("BF16", [7, 6, 128]))
+        self.assertEqual(tensors[0], tensors[1])
 
     def test_chosen_layers_and_dtype(self):
         whole, some = self.dir / "whole", self.dir / "some"
@@ -259,6 +270,21 @@ class Inspect(Case):
         text = self.good("inspect", "--tensors", TINY / "model.safetensors")
         self.assertIn("language_model.model.layers.0.self_attn.q_proj.weight", text)
         self.assertIn("[256,128]", text)
+        self.assertIn("cannot be encoded with: model.safetensors: safetensors without gemma_config",
+                      text)
+
+    def test_gemma4_in_a_directory_and_packed(self):
+        for path, form in ((TINY4, "safetensors"), (PACKED4, "safetensors, packed in one file")):
+            text = self.good("inspect", path)
+            self.assertIn(f"format      {form}\n", text)
+            self.assertIn("Gemma 4: 6 layers (1 global), width 128, feed-forward 320", text)
+            self.assertIn("version     gemma4-12b-ltx-v1\n", text)
+            self.assertIn("4 query and 2 key/value heads of 64, window 32\n            global: 1 "
+                          "key/value heads of 128, values from the keys' weights\n", text)
+            self.assertIn("theta 1e+06 (global, positions / 1, part of a head), 10000 (sliding)", text)
+            self.assertIn("weights     complete: ", text)
+            self.assertIn("tokenizer   1367 ids, <bos> is 2", text)
+        self.assertIn("metadata    gemma_config = {", text)
 
     def test_what_is_lacking(self):
         model = self.dir / "model"

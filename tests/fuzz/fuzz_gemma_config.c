@@ -8,6 +8,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static bool attention_is_sound(const struct gemma_config *c, const struct gemma_attention *a)
+{
+    return a->K >= 1 && c->H % a->K == 0 && a->E >= 2 && a->E % 2 == 0 && a->rope.theta > 0 &&
+           a->rope.factor > 0 && a->rope.n_turning >= 0 && a->rope.n_turning <= a->E / 2;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct safetensors_index *index;
@@ -15,11 +21,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error err = {0};
 
     if (gemma_config_from_json(&c, data, size, "fuzz", &err) == OK) {
-        if (c.L < 1 || c.L > GEMMA_MAX_LAYERS || c.K < 1 || c.H % c.K != 0 || c.E % 2 != 0 ||
-            c.D < 1 || c.F < 1 || c.V < 1 || c.sliding_window < 1 || c.n_eos > GEMMA_MAX_EOS ||
-            !(c.rms_norm_eps > 0) || !(c.rope_global.theta > 0) || !(c.rope_global.factor > 0) ||
-            !(c.rope_local.theta > 0) || !(c.rope_local.factor > 0) ||
-            !(c.query_pre_attn_scalar > 0))
+        if (c.L < 1 || c.L > GEMMA_MAX_LAYERS || c.D < 1 || c.F < 1 || c.V < 1 ||
+            c.sliding_window < 1 || c.n_eos > GEMMA_MAX_EOS || !(c.rms_norm_eps > 0) ||
+            !(c.query_pre_attn_scalar > 0) || !attention_is_sound(&c, &c.global) ||
+            !attention_is_sound(&c, &c.sliding) || strlen(c.version) > GEMMA_MAX_VERSION)
             abort();
     } else if (err.code == OK || err.text[0] == '\0') {
         abort();

@@ -79,8 +79,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (size_t b = 0; b < t->bytes; b++)
             sum += bytes[b];
     }
-    if (gemma_config_from_gguf(&config, g, &err) == OK &&
-        (config.H % config.K != 0 || config.L > GEMMA_MAX_LAYERS || config.V < 1))
+    if (gemma_config_from_gguf(&config, g, gguf_find(g, "token_embd.weight"), &err) == OK &&
+        (config.H % config.global.K != 0 || config.H % config.sliding.K != 0 ||
+         config.L > GEMMA_MAX_LAYERS || config.V < 1))
         abort();
     gguf_close(g);
     return 0;

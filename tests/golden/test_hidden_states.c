@@ -1,7 +1,7 @@
 /* test_hidden_states.c - whole forward passes against the reference implementation's.
  *
- * gemma3-tiny and the variants that make_models.py writes of it (other file formats, other
- * spellings of the config) must give expected-gemma3-tiny.safetensors. Bounds are those of the
+ * gemma3-tiny, gemma4-tiny and the variants that make_models.py writes of them (other file formats,
+ * other spellings of the config) must give expected-<model>.safetensors. Bounds are those of the
  * numerics: float32 within 1e-4 of the reference (1e-5 is usual), 1e-6 whatever else is in the
  * batch; bf16 loses no more than 1.25 times what the reference loses in bf16. */
 #include <jansson.h>
@@ -17,6 +17,8 @@ enum { N = 12, MAX_STATES = 8, LONG_A = 8, LONG_B = 9 };
 
 static struct error err;
 static char *texts[N];
+/* the model under test, and what the reference says of it (use_reference) */
+static const char *tiny;
 static struct safetensors *expected;
 static double bf16_error[N][MAX_STATES]; /* what the reference loses; NAN where not given */
 
@@ -155,7 +157,7 @@ static const int n_run = PE_HAVE_ONEDNN ? N : N - 2;
 
 static void tiny_path(char *path, size_t cap)
 {
-    snprintf(path, cap, "%s/golden/gemma3-tiny", PE_TESTS_DIR);
+    snprintf(path, cap, "%s/golden/%s", PE_TESTS_DIR, tiny);
 }
 
 static void alone_batched_and_in_any_order(void)
@@ -357,35 +359,33 @@ static void wrong_requests_are_named(void)
 
 static void digests_are_of_the_weights(void)
 {
-    char path[4096], tiny[ENGINE_DIGEST_SIZE], other[ENGINE_DIGEST_SIZE];
+    char path[4096], gemma3[ENGINE_DIGEST_SIZE], other[ENGINE_DIGEST_SIZE];
     struct engine_options options = {.model = path, .n_threads = 3};
     static const char *const same = "sharded", *const different = "f32";
     struct engine *e;
 
     tiny_path(path, sizeof(path));
     CHECK_OK(engine_open(&e, &options, &err));
-    CHECK_OK(engine_weights_digest(e, tiny, &err));
-    CHECK_INT(strspn(tiny, "0123456789abcdef"), 64);
+    CHECK_OK(engine_weights_digest(e, gemma3, &err));
+    CHECK_INT(strspn(gemma3, "0123456789abcdef"), 64);
     engine_close(e);
     snprintf(path, sizeof(path), "%s/models/%s", PE_SCRATCH_DIR, same);
     CHECK_OK(engine_open(&e, &options, &err));
     CHECK_OK(engine_weights_digest(e, other, &err));
-    CHECK_TEXT(other, tiny);
+    CHECK_TEXT(other, gemma3);
     engine_close(e);
     snprintf(path, sizeof(path), "%s/models/%s", PE_SCRATCH_DIR, different);
     options.n_threads = 1;
     CHECK_OK(engine_open(&e, &options, &err));
     CHECK_OK(engine_weights_digest(e, other, &err));
-    CHECK(strcmp(other, tiny) != 0);
+    CHECK(strcmp(other, gemma3) != 0);
     engine_close(e);
 }
 
-/* Every variant that says the same model in another way. */
-static void other_files(void)
+/* Variants that make_models.py wrote, each to the reference's numbers. */
+static void check_variants(const char *const *variants, size_t n_variants)
 {
-    static const char *const variants[] = {"sharded", "text-only", "new-rope", "f32"};
-
-    for (size_t v = 0; v < sizeof(variants) / sizeof(variants[0]); v++) {
+    for (size_t v = 0; v < n_variants; v++) {
         struct model m;
         char path[4096];
         snprintf(path, sizeof(path), "%s/models/%s", PE_SCRATCH_DIR, variants[v]);
@@ -396,52 +396,138 @@ static void other_files(void)
     }
 }
 
+/* Every variant that says the same model in another way. */
+static void other_files(void)
+{
+    static const char *const variants[] = {"sharded", "text-only", "new-rope", "f32"};
+
+    check_variants(variants, sizeof(variants) / sizeof(variants[0]));
+}
+
+static void other_files_of_gemma4(void)
+{
+    static const char *const variants[] = {"sharded4", "text-only4", "global4"};
+
+    check_variants(variants, sizeof(variants) / sizeof(variants[0]));
+}
+
+/* Two models' results for every prompt, all states; the ids are those of `a`. */
+static void check_same(struct model *a, struct model *b, double bound)
+{
+    struct engine_result x, y;
+
+    for (int j = 0; j < n_run; j++) {
+        int i = in_order[j];
+        double e;
+        CHECK_OK(engine_encode(a->engine, &a->prompts[i], 1, &x, &err));
+        CHECK_OK(engine_encode(b->engine, &a->prompts[i], 1, &y, &err));
+        CHECK_INT(x.bytes, y.bytes);
+        if (bound == 0.0 && memcmp(x.hidden_states, y.hidden_states, x.bytes) != 0)
+            CHECK_FAIL("prompt %d: not the same bits", i);
+        e = relative_error(x.hidden_states, y.hidden_states, x.bytes / sizeof(float));
+        if (!(e <= bound))
+            CHECK_FAIL("prompt %d: %.1e apart", i, e);
+        engine_result_free(&x);
+        engine_result_free(&y);
+    }
+}
+
+/* One file for everything: the directory's ids and its numbers, to the bit. */
+static void check_packed(const char *const *files, size_t n_files)
+{
+    struct model directory, packed;
+    char path[4096];
+
+    tiny_path(path, sizeof(path));
+    directory = model_open(path, ENGINE_CPU, DTYPE_F32, 2, 0);
+    for (size_t f = 0; f < n_files; f++) {
+        printf("     %s\n", files[f]);
+        packed = model_open(files[f], ENGINE_CPU, DTYPE_F32, 2, 0);
+        for (int i = 0; i < N; i++) {
+            CHECK_INT(packed.tokens[i].n, directory.tokens[i].n);
+            CHECK(memcmp(packed.tokens[i].ids, directory.tokens[i].ids,
+                         packed.tokens[i].n * sizeof(int32_t)) == 0);
+        }
+        check_same(&packed, &directory, 0.0);
+        model_close(&packed);
+    }
+    model_close(&directory);
+}
+
+static void packed_files(void)
+{
+    static const char *const files[] = {PE_SCRATCH_DIR "/models/packed3.safetensors"};
+
+    check_packed(files, sizeof(files) / sizeof(files[0]));
+}
+
+static void packed_files_of_gemma4(void)
+{
+    static const char *const files[] = {PE_TESTS_DIR
+                                        "/golden/gemma4-tiny-te-single-file.safetensors",
+                                        PE_SCRATCH_DIR "/models/packed4-flat.safetensors",
+                                        PE_SCRATCH_DIR "/models/packed4-hf.safetensors"};
+
+    check_packed(files, sizeof(files) / sizeof(files[0]));
+}
+
+static struct model variant_open(const char *name, int max_batch_tokens)
+{
+    char path[4096];
+
+    snprintf(path, sizeof(path), "%s/models/%s", PE_SCRATCH_DIR, name);
+    return model_open(path, ENGINE_CPU, DTYPE_F32, 2, max_batch_tokens);
+}
+
 /* GGUF: ids come from the directory's tokenizer (a vocabulary of scores cannot mirror every rank of
  * this model's invented merges). One file states the attention scale, the other leaves it to the
  * head width, as real converters do, and is the model of qscale64. */
 static void gguf_files(void)
 {
-    struct engine_result a, b;
-    struct model gguf, directory;
-    char path[4096];
+    struct model directory = variant_open("qscale64", 0);
+    struct model gguf = variant_open("tiny-keylength.gguf", 0);
 
-    snprintf(path, sizeof(path), "%s/models/tiny-keylength.gguf", PE_SCRATCH_DIR);
-    gguf = model_open(path, ENGINE_CPU, DTYPE_F32, 2, 0);
-    snprintf(path, sizeof(path), "%s/models/qscale64", PE_SCRATCH_DIR);
-    directory = model_open(path, ENGINE_CPU, DTYPE_F32, 2, 0);
-    for (int j = 0; j < n_run; j++) {
-        int i = in_order[j];
-        CHECK_OK(engine_encode(gguf.engine, &directory.prompts[i], 1, &a, &err));
-        CHECK_OK(engine_encode(directory.engine, &directory.prompts[i], 1, &b, &err));
-        CHECK_INT(a.bytes, b.bytes);
-        double e = relative_error(a.hidden_states, b.hidden_states, a.bytes / sizeof(float));
-        if (!(e <= 1e-6)) /* 1 + w is rounded once more in the file */
-            CHECK_FAIL("prompt %d: %.1e apart", i, e);
-        engine_result_free(&a);
-        engine_result_free(&b);
-    }
+    check_same(&directory, &gguf, 1e-6); /* 1 + w is rounded once more in the file */
     model_close(&gguf);
-
-    snprintf(path, sizeof(path), "%s/models/tiny.gguf", PE_SCRATCH_DIR);
-    gguf = model_open(path, ENGINE_CPU, DTYPE_F32, 2, 4096);
+    gguf = variant_open("tiny.gguf", 4096);
     memcpy(gguf.prompts, directory.prompts, sizeof(gguf.prompts));
     encode_and_check(&gguf, in_order, n_run, 1e-4, NULL);
     model_close(&gguf);
     model_close(&directory);
 }
 
-int main(void)
+/* Types mixed as quantised files mix them, fewer rows than tokens; and the same cut in three. */
+static void mixed_gguf_files(void)
 {
-    json_t *prompts = load_json("prompts.json"), *golden = load_json("expected-gemma3-tiny.json");
-    json_t *losses = json_object_get(golden, "reference_bf16_relative_error");
-    char path[4096];
+    struct model values = variant_open("mixed-values", 0), gguf = variant_open("mixed.gguf", 0);
+    struct model split = variant_open("mixed-00001-of-00003.gguf", 0);
+    char whole[ENGINE_DIGEST_SIZE], parts[ENGINE_DIGEST_SIZE];
 
-    setenv("XDG_CACHE_HOME", PE_SCRATCH_DIR "/cache", 1); /* where digests are kept */
+    CHECK_TEXT(engine_info(split.engine)->format, "gguf v3, 3 files");
+    check_same(&values, &gguf, 1e-6); /* as above */
+    check_same(&gguf, &split, 0.0);
+    CHECK_OK(engine_weights_digest(gguf.engine, whole, &err));
+    CHECK_OK(engine_weights_digest(split.engine, parts, &err));
+    CHECK_TEXT(parts, whole);
+    model_close(&split);
+    model_close(&gguf);
+    model_close(&values);
+}
+
+/* Takes the reference's numbers of a model of golden/. */
+static void use_reference(const char *model)
+{
+    char name[64], path[4096];
+    json_t *golden, *losses;
+
+    tiny = model;
+    snprintf(name, sizeof(name), "expected-%s.json", model);
+    golden = load_json(name);
+    losses = json_object_get(golden, "reference_bf16_relative_error");
     for (int i = 0; i < N; i++) {
         bool is_long = i == LONG_A || i == LONG_B;
-        json_t *states;
         char key[40];
-        texts[i] = strdup(json_string_value(json_array_get(prompts, (size_t)i)));
+        const json_t *states;
         snprintf(key, sizeof(key), "%d.hidden_states%s", i, is_long ? "_rows" : "");
         states = json_object_get(losses, key);
         for (size_t s = 0; s < MAX_STATES; s++) {
@@ -449,15 +535,27 @@ int main(void)
             bf16_error[i][s] = value == NULL ? (double)NAN : json_number_value(value);
         }
     }
-    json_decref(prompts);
     json_decref(golden);
-    snprintf(path, sizeof(path), "%s/golden/expected-gemma3-tiny.safetensors", PE_TESTS_DIR);
+    safetensors_close(expected);
+    snprintf(path, sizeof(path), "%s/golden/expected-%s.safetensors", PE_TESTS_DIR, model);
     if (safetensors_open(&expected, path, &err) != OK) {
         printf("%s\n", err.text);
-        return EXIT_FAILURE;
+        exit(EXIT_FAILURE);
     }
+    printf("%s\n", model);
+}
+
+int main(void)
+{
+    json_t *prompts = load_json("prompts.json");
+
+    setenv("XDG_CACHE_HOME", PE_SCRATCH_DIR "/cache", 1); /* where digests are kept */
+    for (int i = 0; i < N; i++)
+        texts[i] = strdup(json_string_value(json_array_get(prompts, (size_t)i)));
+    json_decref(prompts);
     if (n_run < N)
         printf("SKIPPED the two prompts of 1024 tokens: matmul is the loop nest in this build\n");
+    use_reference("gemma3-tiny");
     RUN(alone_batched_and_in_any_order);
     RUN(small_passes);
     RUN(loop_nests);
@@ -467,7 +565,17 @@ int main(void)
     RUN(wrong_requests_are_named);
     RUN(digests_are_of_the_weights);
     RUN(other_files);
+    RUN(packed_files);
     RUN(gguf_files);
+    RUN(mixed_gguf_files);
+    use_reference("gemma4-tiny");
+    RUN(alone_batched_and_in_any_order);
+    RUN(small_passes);
+    RUN(loop_nests);
+    RUN(cpu_bfloat16);
+    RUN(cuda);
+    RUN(other_files_of_gemma4);
+    RUN(packed_files_of_gemma4);
     safetensors_close(expected);
     for (int i = 0; i < N; i++)
         free(texts[i]);

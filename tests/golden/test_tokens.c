@@ -50,10 +50,10 @@ static struct tokenizer *through_compact(const struct tokenizer *t)
     return copy;
 }
 
-static void check_tiny(const struct tokenizer *t)
+static void check_tiny(const struct tokenizer *t, const char *expected_ids)
 {
     json_t *prompts = json_load_file(PE_TESTS_DIR "/golden/prompts.json", 0, NULL);
-    json_t *expected = json_load_file(PE_TESTS_DIR "/golden/expected-gemma3-tiny.json", 0, NULL);
+    json_t *expected = json_load_file(expected_ids, 0, NULL);
     const json_t *ids = json_object_get(expected, "token_ids");
 
     CHECK(json_array_size(prompts) == 12);
@@ -75,14 +75,56 @@ static void check_tiny(const struct tokenizer *t)
 
 static void tiny(void)
 {
+    static const char ids[] = PE_TESTS_DIR "/golden/expected-gemma3-tiny.json";
     struct tokenizer *t, *copy;
 
     CHECK_OK(tokenizer_load(&t, PE_TESTS_DIR "/golden/gemma3-tiny/tokenizer.json", &err));
-    check_tiny(t);
+    check_tiny(t, ids);
     copy = through_compact(t);
-    check_tiny(copy);
+    check_tiny(copy, ids);
     tokenizer_free(copy);
     tokenizer_free(t);
+}
+
+/* How many ids `text` becomes; all of them begin with <bos>. */
+static size_t count_ids(const struct tokenizer *t, const char *text)
+{
+    struct token_list ids;
+    size_t n;
+
+    CHECK_OK(tokenizer_encode(t, text, strlen(text), 0, &ids, &err));
+    CHECK(ids.n > 0);
+    CHECK_INT(ids.ids[0], tokenizer_bos(t));
+    n = ids.n;
+    token_list_free(&ids);
+    return n;
+}
+
+/* Gemma 4's post-processor adds no <bos>: it goes before ids that do not begin with one. Gemma 3's
+ * adds it whatever the text brings. */
+static void tiny_gemma4(void)
+{
+    static const char ids[] = PE_TESTS_DIR "/golden/expected-gemma4-tiny.json";
+    static const char *const models[] = {PE_TESTS_DIR "/golden/gemma4-tiny", PE_TESTS_DIR
+                                         "/golden/gemma4-tiny-te-single-file.safetensors"};
+    struct tokenizer *t, *copy, *gemma3;
+
+    CHECK_OK(tokenizer_load(&gemma3, PE_TESTS_DIR "/golden/gemma3-tiny/tokenizer.json", &err));
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        CHECK_OK(model_file_load_tokenizer(&t, models[i], &err));
+        copy = through_compact(t);
+        check_tiny(t, ids);
+        check_tiny(copy, ids);
+        CHECK_INT(count_ids(t, ""), 1);
+        CHECK_INT(count_ids(t, "<bos>"), 1);
+        CHECK_INT(count_ids(t, "  <bos>"), 1);
+        CHECK_INT(count_ids(copy, "<bos>"), 1);
+        CHECK_INT(count_ids(t, "<bos><bos>"), 2);
+        CHECK_INT(count_ids(gemma3, "<bos>"), 2);
+        tokenizer_free(copy);
+        tokenizer_free(t);
+    }
+    tokenizer_free(gemma3);
 }
 
 static bool is_excused(const char *text)
@@ -191,6 +233,7 @@ static void gemma3_scores(void)
 int main(void)
 {
     RUN(tiny);
+    RUN(tiny_gemma4);
     if (find_gemma3(&gemma3_json))
         RUN(gemma3_merges);
     else

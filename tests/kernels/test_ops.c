@@ -158,15 +158,16 @@ static void rmsnorm_matches(void)
             int D = widths[i], T = lengths[j];
             size_t n = (size_t)T * D;
             float *x = random_floats(n, 1), *w = random_floats((size_t)D, 2);
-            float *h = random_floats(n, 3);
+            float *h = random_floats(n, 3), scale = j % 2 == 0 ? 1.0f : 0.37f;
             void *want = host(act_bytes(n));
             void *x_there = on_device(x, F32_BYTES(n)), *w_there = on_device(w, F32_BYTES(D));
             void *h_there = on_device(h, F32_BYTES(n)), *y_there = on_device(want, act_bytes(n));
             CHECK_OK(fast->rmsnorm(fast_device, y_there, act, x_there, w_there, T, D, 1e-6f, &err));
             CHECK_OK(loops->rmsnorm(loops_device, want, act, x, w, T, D, 1e-6f, &err));
             check_act_close("rmsnorm", back(y_there, act_bytes(n)), want, n);
-            CHECK_OK(fast->add_rmsnorm(fast_device, h_there, x_there, w_there, T, D, 1e-6f, &err));
-            CHECK_OK(loops->add_rmsnorm(loops_device, h, x, w, T, D, 1e-6f, &err));
+            CHECK_OK(fast->add_rmsnorm(fast_device, h_there, x_there, w_there, scale, T, D, 1e-6f,
+                                       &err));
+            CHECK_OK(loops->add_rmsnorm(loops_device, h, x, w, scale, T, D, 1e-6f, &err));
             check_close("add_rmsnorm", back(h_there, F32_BYTES(n)), h, n, REORDERED);
             /* in place */
             CHECK_OK(fast->rmsnorm(fast_device, x_there, DTYPE_F32, x_there, w_there, T, D, 1e-6f,
@@ -175,6 +176,31 @@ static void rmsnorm_matches(void)
             check_close("rmsnorm in place", back(x_there, F32_BYTES(n)), x, n, REORDERED);
             release_case();
         }
+}
+
+/* What the loop nests alone cannot show of themselves: both sides against the formula. */
+static void the_sum_is_scaled(void)
+{
+    enum { T = 3, D = 48 };
+    static const float scales[] = {1.0f, 0.37f, -2.5f};
+    float *x = random_floats(T * D, 1), *w = random_floats(D, 2), *h = random_floats(T * D, 3);
+
+    for (size_t i = 0; i < sizeof(scales) / sizeof(scales[0]); i++) {
+        float *want = host(F32_BYTES(T * D)), *there = on_device(h, F32_BYTES(T * D));
+        for (int t = 0; t < T; t++) {
+            double sum = 0.0;
+            for (int d = 0; d < D; d++)
+                sum += (double)x[t * D + d] * (double)x[t * D + d];
+            for (int d = 0; d < D; d++) {
+                double normed = (double)x[t * D + d] / sqrt(sum / D + 1e-6) * (double)w[d];
+                want[t * D + d] = (float)(((double)h[t * D + d] + normed) * (double)scales[i]);
+            }
+        }
+        CHECK_OK(fast->add_rmsnorm(fast_device, there, on_device(x, F32_BYTES(T * D)),
+                                   on_device(w, F32_BYTES(D)), scales[i], T, D, 1e-6f, &err));
+        check_close("scaled sum", back(there, F32_BYTES(T * D)), want, T * D, REORDERED);
+    }
+    release_case();
 }
 
 static void matmul_matches(void)
@@ -249,18 +275,54 @@ static void qk_norm_rope_matches(void)
             float *k_w = random_floats((size_t)E, 10), *cos = random_floats(n_angles, 11);
             float *sin = random_floats(n_angles, 12);
             int32_t *positions = host((size_t)T * sizeof(int32_t));
+            bool norm_v = j % 2 == 0;
             for (int t = 0; t < T; t++)
                 positions[t] = (t * 7) % POSITIONS;
             float *there = on_device(qkv, F32_BYTES(n));
             CHECK_OK(fast->qk_norm_rope(
                 fast_device, there, on_device(q_w, F32_BYTES(E)), on_device(k_w, F32_BYTES(E)),
                 on_device(cos, F32_BYTES(n_angles)), on_device(sin, F32_BYTES(n_angles)),
-                on_device(positions, (size_t)T * sizeof(int32_t)), T, H, K, E, 1e-6f, &err));
+                on_device(positions, (size_t)T * sizeof(int32_t)), T, H, K, E, 1e-6f, norm_v,
+                &err));
             CHECK_OK(loops->qk_norm_rope(loops_device, qkv, q_w, k_w, cos, sin, positions, T, H, K,
-                                         E, 1e-6f, &err));
+                                         E, 1e-6f, norm_v, &err));
             check_close("qk_norm_rope", back(there, F32_BYTES(n)), qkv, n, REORDERED);
             release_case();
         }
+}
+
+/* Value heads: untouched to the bit, or normed without a weight. */
+static void values_are_normed_when_asked(void)
+{
+    enum { T = 3, H = 2, K = 2, E = 32, STRIDE = (H + 2 * K) * E };
+    float *ones = host(F32_BYTES(E)), *zeros = host(F32_BYTES(E));
+    int32_t *positions = host(T * sizeof(int32_t));
+
+    for (int e = 0; e < E; e++)
+        ones[e] = 1.0f;
+    for (int norm_v = 0; norm_v < 2; norm_v++) {
+        float *qkv = random_floats(T * STRIDE, 8), *there = on_device(qkv, F32_BYTES(T * STRIDE));
+        const float *got;
+        CHECK_OK(fast->qk_norm_rope(
+            fast_device, there, on_device(ones, F32_BYTES(E)), on_device(ones, F32_BYTES(E)),
+            on_device(ones, F32_BYTES(E)), on_device(zeros, F32_BYTES(E)),
+            on_device(positions, T * sizeof(int32_t)), T, H, K, E, 0.5f, norm_v == 1, &err));
+        got = back(there, F32_BYTES(T * STRIDE));
+        for (int head = 0; head < T * (H + 2 * K); head++) {
+            const float *x = qkv + (size_t)head * E, *y = got + (size_t)head * E;
+            bool is_value = head % (H + 2 * K) >= H + K;
+            double sum = 0.0;
+            for (int e = 0; e < E; e++)
+                sum += (double)x[e] * (double)x[e];
+            for (int e = 0; e < E; e++) {
+                double want = (double)x[e] / sqrt(sum / E + 0.5);
+                if (is_value && norm_v == 0 ? y[e] != x[e] : fabs((double)y[e] - want) > 1e-5)
+                    CHECK_FAIL("norm_v %d, head %d: got %.9g from %.9g", norm_v, head, (double)y[e],
+                               (double)x[e]);
+            }
+        }
+    }
+    release_case();
 }
 
 static void attention_matches(void)
@@ -336,9 +398,11 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     printf("%s, %s, %d threads\n", name, dtype_info(type)->name, n_threads);
     RUN(embed_matches);
     RUN(rmsnorm_matches);
+    RUN(the_sum_is_scaled);
     RUN(matmul_matches);
     RUN(matmul_rows_are_independent);
     RUN(qk_norm_rope_matches);
+    RUN(values_are_normed_when_asked);
     RUN(attention_matches);
     RUN(geglu_matches);
     fast->close(fast_device);

@@ -106,7 +106,7 @@ static int parse(struct gemma_config *c, const struct key *change, size_t rows, 
             put_int(&b, 0, 4);
     }
     if ((rc = gguf_parse(&g, b.data, b.len, "x.gguf", &err)) == OK)
-        rc = gemma_config_from_gguf(c, g, &err);
+        rc = gemma_config_from_gguf(c, g, gguf_find(g, "token_embd.weight"), &err);
     gguf_close(g);
     buf_free(&b);
     buf_free(&keys);
@@ -122,8 +122,8 @@ static void the_keys_of_llama_cpp_are_read(void)
     CHECK_INT(c.L, 2);
     CHECK_INT(c.D, 24);
     CHECK_INT(c.H, 2);
-    CHECK_INT(c.K, 1);
-    CHECK_INT(c.E, 16);
+    CHECK_INT(c.sliding.K, 1);
+    CHECK_INT(c.sliding.E, 16);
     CHECK_INT(c.F, 40);
     CHECK_INT(c.V, 9);
     CHECK(c.rms_norm_eps == 1e-6f);
@@ -131,8 +131,8 @@ static void the_keys_of_llama_cpp_are_read(void)
     CHECK_INT(c.sliding_window, 512);
     CHECK_INT(c.max_position, 1000);
     CHECK(!c.is_global[0] && !c.is_global[1]);
-    CHECK(c.rope_global.theta == 1e6 && c.rope_global.factor == 1);
-    CHECK(c.rope_local.theta == 1e4 && c.rope_local.factor == 1);
+    CHECK(c.global.rope.theta == 1e6 && c.global.rope.factor == 1);
+    CHECK(c.sliding.rope.theta == 1e4 && c.sliding.rope.factor == 1);
     CHECK_INT(c.n_eos, 1);
     CHECK_INT(c.eos[0], 106);
 }
@@ -172,11 +172,11 @@ static void rotary_settings_are_read(void)
     struct gemma_config c;
 
     CHECK_OK(parse(&c, &factor, 9, 24));
-    CHECK(c.rope_global.factor == 8 && c.rope_local.factor == 1);
+    CHECK(c.global.rope.factor == 8 && c.sliding.rope.factor == 1);
     CHECK_OK(parse(&c, &older, 9, 24));
-    CHECK(c.rope_global.factor == 4);
+    CHECK(c.global.rope.factor == 4);
     CHECK_OK(parse(&c, &local, 9, 24));
-    CHECK(c.rope_local.theta == 5000);
+    CHECK(c.sliding.rope.theta == 5000);
 }
 
 static const struct {
@@ -186,7 +186,7 @@ static const struct {
     {{"general.architecture", REMOVED, 0, NULL}, "x.gguf: general.architecture is missing"},
     {{"general.architecture", GGUF_STRING, 0, "llama"},
      "x.gguf: general.architecture is llama, expected gemma3"},
-    {{"general.architecture", GGUF_STRING, 0, "gemma4"}, "Gemma 4 is not supported yet"},
+    {{"general.architecture", GGUF_STRING, 0, "gemma4"}, "Gemma 4 is read from safetensors only"},
     {{"general.architecture", GGUF_STRING, 0, "\033[2J"}, "is unreadable, expected gemma3"},
     {{"gemma3.block_count", REMOVED, 0, NULL}, "x.gguf: gemma3.block_count is missing"},
     {{"gemma3.block_count", GGUF_U32, 257, NULL},

@@ -9,6 +9,7 @@
 #include "tokenizer/tokenizer.h"
 
 #define TINY   PE_TESTS_DIR "/golden/gemma3-tiny"
+#define PACKED PE_TESTS_DIR "/golden/gemma4-tiny-te-single-file.safetensors"
 #define FOLDER PE_SCRATCH_DIR "/model-file"
 
 static struct error err;
@@ -118,7 +119,7 @@ static void the_tiny_directory_opens(void)
 
     CHECK_OK(model_file_open(&m, TINY, &err));
     CHECK_TEXT(model_file_format(m), "safetensors");
-    CHECK(!model_file_norms_include_one(m));
+    CHECK(model_file_norms_lack_one(m));
     CHECK_INT(model_file_config(m)->L, 7);
     CHECK_INT(model_file_n_tensors(m), 132);
     CHECK(model_file_tensor_at(m, 131) != NULL && model_file_tensor_at(m, 132) == NULL);
@@ -202,8 +203,9 @@ static void a_directory_without_its_parts_says_which(void)
     CHECK_ERR(model_file_open(&m, FOLDER, &err), ERR_IO,
               "holds neither model.safetensors nor model.safetensors.index.json");
     CHECK_ERR(model_file_open(&m, FOLDER "/nothing", &err), ERR_IO, "nothing: No such file");
-    write_file("config.json", "{\"model_type\":\"gemma4_unified\"}", 31);
-    CHECK_ERR(model_file_open(&m, FOLDER, &err), ERR_FORMAT, "Gemma 4 is not supported yet");
+    write_file("config.json", "{\"model_type\":\"gemma4\"}", 23);
+    CHECK_ERR(model_file_open(&m, FOLDER, &err), ERR_FORMAT,
+              "config.json: model_type is gemma4, expected gemma3, gemma4_unified");
 }
 
 static void a_sharded_directory_opens(void)
@@ -228,23 +230,106 @@ static void a_sharded_directory_opens(void)
 static void other_files_are_refused_as_what_they_are(void)
 {
     struct model_file *m;
+    struct tokenizer *t;
 
     CHECK_ERR(model_file_open(&m, TINY "/config.json", &err), ERR_FORMAT,
-              "config.json: neither a Gemma directory nor a GGUF file");
+              "config.json: no Gemma directory, safetensors or GGUF file, by its first bytes");
     CHECK_ERR(model_file_open(&m, TINY "/model.safetensors", &err), ERR_FORMAT,
-              "model.safetensors: a safetensors file without its model's settings: expected a "
-              "directory");
-    start_again();
-    write_safetensors("packed.bin", "{\"__metadata__\":{\"gemma_config\":\"{}\"}}", 0);
-    CHECK_ERR(model_file_open(&m, FOLDER "/packed.bin", &err), ERR_FORMAT,
-              "packed.bin: a text encoder packed in one safetensors file is not supported yet");
+              "model.safetensors: safetensors without gemma_config: expected its whole directory");
     CHECK(m == NULL);
+    CHECK_ERR(model_file_load_tokenizer(&t, TINY "/model.safetensors", &err), ERR_FORMAT,
+              "model.safetensors: tokenizer_json: no such tensor");
+}
+
+/* --- packed files ---------------------------------------------------------------------------- */
+
+static void a_packed_file_opens(void)
+{
+    const size_t global_k[] = {128, 128}, scalar[] = {1};
+    struct model_file *m;
+    struct tokenizer *t;
+    struct tensor tensor;
+
+    CHECK_OK(model_file_open(&m, PACKED, &err));
+    CHECK_TEXT(model_file_format(m), "safetensors, packed in one file");
+    CHECK_INT(model_file_config(m)->kind, GEMMA_4);
+    CHECK_TEXT(model_file_config(m)->version, "gemma4-12b-ltx-v1");
+    CHECK(!model_file_norms_lack_one(m));
+    CHECK_OK(model_file_tensor(m, &tensor, "layers.5.self_attn.k_proj.weight", 2, global_k, &err));
+    CHECK_TEXT(tensor.name, "model.layers.5.self_attn.k_proj.weight");
+    CHECK_OK(model_file_tensor(m, &tensor, "layers.5.layer_scalar", 1, scalar, &err));
+    CHECK_ERR(model_file_tensor(m, &tensor, "layers.5.self_attn.v_proj.weight", 2, global_k, &err),
+              ERR_FORMAT,
+              "single-file.safetensors: model.layers.5.self_attn.v_proj.weight: no such tensor");
+    CHECK_OK(model_file_tokenizer(m, &t, &err));
+    CHECK_INT(tokenizer_n_ids(t), 1367);
+    tokenizer_free(t);
+    model_file_close(m);
+    CHECK_OK(model_file_load_tokenizer(&t, PACKED, &err));
+    CHECK_INT(tokenizer_bos(t), 2);
+    tokenizer_free(t);
+}
+
+#define CONFIG(text) "{\"__metadata__\":{\"gemma_config\":\"" text "\"},"
+#define SMALL        "{\\\"model_type\\\":\\\"gemma3_text\\\"}"
+
+/* The name is no hint, and the settings are read as strictly as a config.json. */
+static void a_broken_packed_file_is_named(void)
+{
+    static const struct {
+        const char *header, *words;
+    } wrong[] = {
+        {CONFIG("{") "\"x\":" TWO_BYTES(0, 2) "}", "packed.bin: gemma_config: bad JSON"},
+        {CONFIG("{}") "\"x\":" TWO_BYTES(0, 2) "}",
+         "packed.bin: gemma_config: model_type is missing"},
+        {CONFIG(SMALL) "\"x\":" TWO_BYTES(0, 2) "}",
+         "packed.bin: no tensor's name ends in embed_tokens.weight"},
+        {CONFIG(SMALL) "\"x\":" TWO_BYTES(0, 1) "}", "packed.bin: x: "},
+    };
+    struct model_file *m;
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        write_safetensors("packed.bin", wrong[i].header, 2);
+        CHECK_ERR(model_file_open(&m, FOLDER "/packed.bin", &err), ERR_FORMAT, wrong[i].words);
+        CHECK(m == NULL);
+    }
+}
+
+static void a_packed_file_without_a_sound_tokenizer_says_so(void)
+{
+    static const struct {
+        const char *type, *words;
+    } wrong[] = {
+        {"\"dtype\":\"U8\",\"shape\":[2]", "packed.bin: tokenizer_json: "}, /* two zero bytes */
+        {"\"dtype\":\"I8\",\"shape\":[2]", "packed.bin: tokenizer_json: "},
+        {"\"dtype\":\"U8\",\"shape\":[1,2]",
+         "packed.bin: tokenizer_json: U8 [1,2], expected one row of U8 or I8"},
+        {"\"dtype\":\"BF16\",\"shape\":[1]",
+         "packed.bin: tokenizer_json: BF16 [1], expected one row of U8 or I8"},
+    };
+    struct model_file *m;
+    struct tokenizer *t;
+    char header[512];
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        snprintf(header, sizeof(header),
+                 CONFIG(SMALL) "\"embed_tokens.weight\":" TWO_BYTES(
+                     0, 2) ",\"tokenizer_json\":{%s,\"data_offsets\":[2,4]}}",
+                 wrong[i].type);
+        write_safetensors("packed.bin", header, 4);
+        CHECK_OK(model_file_open(&m, FOLDER "/packed.bin", &err));
+        CHECK_ERR(model_file_tokenizer(m, &t, &err), ERR_FORMAT, wrong[i].words);
+        CHECK(t == NULL);
+        CHECK_ERR(model_file_load_tokenizer(&t, FOLDER "/packed.bin", &err), ERR_FORMAT,
+                  wrong[i].words);
+        model_file_close(m);
+    }
 }
 
 /* --- GGUF ----------------------------------------------------------------------------------- */
 
-/* One layer; `extra` is a key with a number, or NULL. Written under a name that is no hint. */
-static void write_gguf(const char *extra, uint32_t value)
+/* One layer; `extra` is a key with a number, or NULL. */
+static void write_gguf_as(const char *name, const char *extra, uint32_t value)
 {
     struct buf b = {.max = 1 << 16};
 
@@ -282,7 +367,38 @@ static void write_gguf(const char *extra, uint32_t value)
     put_int(&b, 0, 8);
     for (int i = 0; i < 4; i++)
         put_int(&b, 0, 8);
-    write_file("model.bin", b.data, b.len);
+    write_file(name, b.data, b.len);
+    buf_free(&b);
+}
+
+/* The name is no hint. */
+static void write_gguf(const char *extra, uint32_t value)
+{
+    write_gguf_as("model.bin", extra, value);
+}
+
+/* Part `i` of `n`, with nothing but one tensor of two numbers, or none. */
+static void write_part(const char *name, uint32_t i, uint32_t n, const char *tensor)
+{
+    struct buf b = {.max = 1 << 12};
+
+    put_int(&b, 0x46554747, 4);
+    put_int(&b, 3, 4);
+    put_int(&b, tensor != NULL, 8);
+    put_int(&b, 2, 8);
+    put_u32(&b, "split.no", i);
+    put_u32(&b, "split.count", n);
+    if (tensor != NULL) {
+        put_text(&b, tensor);
+        put_int(&b, 1, 4);
+        put_int(&b, 2, 8);
+        put_int(&b, 0, 4);
+        put_int(&b, 0, 8);
+    }
+    while (b.len % 32 != 0)
+        put_int(&b, 0, 1);
+    put_int(&b, 0, 8);
+    write_file(name, b.data, b.len);
     buf_free(&b);
 }
 
@@ -295,7 +411,7 @@ static void a_gguf_file_opens_whatever_it_is_called(void)
     write_gguf(NULL, 0);
     CHECK_OK(model_file_open(&m, FOLDER "/model.bin", &err));
     CHECK_TEXT(model_file_format(m), "gguf v3");
-    CHECK(model_file_norms_include_one(m));
+    CHECK(!model_file_norms_lack_one(m));
     CHECK_INT(model_file_config(m)->V, 3);
     CHECK_OK(model_file_tensor(m, &t, "embed_tokens.weight", 2, embedding, &err));
     CHECK_TEXT(t.name, "token_embd.weight");
@@ -310,16 +426,66 @@ static void a_gguf_file_opens_whatever_it_is_called(void)
     model_file_close(m);
 }
 
-static void a_split_gguf_is_refused(void)
+#define PART(i) "split-0000" #i "-of-00003.gguf"
+
+static void a_split_gguf_opens_by_its_first_file(void)
 {
+    const size_t norm[] = {2};
     struct model_file *m;
+    struct tensor t;
 
     write_gguf("split.count", 1);
     CHECK_OK(model_file_open(&m, FOLDER "/model.bin", &err));
+    CHECK_TEXT(model_file_format(m), "gguf v3");
     model_file_close(m);
+    write_gguf_as(PART(1), "split.count", 3);
+    write_part(PART(2), 1, 3, NULL);
+    write_part(PART(3), 2, 3, "output_norm.weight");
+    CHECK_OK(model_file_open(&m, FOLDER "/" PART(1), &err));
+    CHECK_TEXT(model_file_format(m), "gguf v3, 3 files");
+    CHECK_INT(model_file_n_tensors(m), 3);
+    CHECK(model_file_tensor_at(m, 2) != NULL && model_file_tensor_at(m, 3) == NULL);
+    CHECK_OK(model_file_tensor(m, &t, "norm.weight", 1, norm, &err));
+    CHECK_TEXT(t.file, PART(3));
+    model_file_close(m);
+}
+
+static void parts_that_do_not_belong_together_are_named(void)
+{
+    struct model_file *m;
+
     write_gguf("split.count", 3);
     CHECK_ERR(model_file_open(&m, FOLDER "/model.bin", &err), ERR_FORMAT,
-              "model.bin: split.count is 3: a GGUF model in several files is not supported");
+              "model.bin: split.count is 3: give the first of its files, whose name ends in "
+              "-00001-of-00003.gguf");
+    write_gguf("split.count", 0);
+    CHECK_ERR(model_file_open(&m, FOLDER "/model.bin", &err), ERR_FORMAT,
+              "model.bin: split.count is 0, expected 1 to 1000");
+    write_gguf("split.count", 4000000000u);
+    CHECK_ERR(model_file_open(&m, FOLDER "/model.bin", &err), ERR_FORMAT,
+              "model.bin: split.count is 4000000000, expected 1 to 1000");
+    write_gguf("split.tensors.count", 7);
+    CHECK_ERR(model_file_open(&m, FOLDER "/model.bin", &err), ERR_FORMAT,
+              "model.bin: split.tensors.count is 7, but its files have 2");
+    write_gguf_as(PART(1), "split.count", 3);
+    write_part(PART(2), 1, 3, NULL);
+    unlink(FOLDER "/" PART(3));
+    CHECK_ERR(model_file_open(&m, FOLDER "/" PART(1), &err), ERR_IO, PART(3) ": No such file");
+    write_part(PART(3), 1, 3, NULL);
+    CHECK_ERR(model_file_open(&m, FOLDER "/" PART(1), &err), ERR_FORMAT,
+              PART(3) ": split.no is 1, expected 2");
+    write_part(PART(3), 2, 4, NULL);
+    CHECK_ERR(model_file_open(&m, FOLDER "/" PART(1), &err), ERR_FORMAT,
+              PART(3) ": split.count is 4, but 3 in the first file");
+    write_part(PART(3), 2, 3, "token_embd.weight");
+    CHECK_ERR(model_file_open(&m, FOLDER "/" PART(1), &err), ERR_FORMAT,
+              "token_embd.weight: there are two tensors of this name");
+    CHECK(m == NULL);
+    /* a part that is not the first */
+    CHECK_ERR(model_file_open(&m, FOLDER "/" PART(2), &err), ERR_FORMAT,
+              PART(2) ": split.no is 1, expected 0");
+    unlink(FOLDER "/" PART(1));
+    CHECK_ERR(model_file_open(&m, FOLDER "/" PART(1), &err), ERR_IO, PART(1) ": No such file");
 }
 
 static void a_gguf_without_a_vocabulary_has_no_tokenizer(void)
@@ -435,8 +601,12 @@ int main(void)
     RUN(a_directory_without_its_parts_says_which);
     RUN(a_sharded_directory_opens);
     RUN(other_files_are_refused_as_what_they_are);
+    RUN(a_packed_file_opens);
+    RUN(a_broken_packed_file_is_named);
+    RUN(a_packed_file_without_a_sound_tokenizer_says_so);
     RUN(a_gguf_file_opens_whatever_it_is_called);
-    RUN(a_split_gguf_is_refused);
+    RUN(a_split_gguf_opens_by_its_first_file);
+    RUN(parts_that_do_not_belong_together_are_named);
     RUN(a_gguf_without_a_vocabulary_has_no_tokenizer);
     RUN(a_gguf_vocabulary_becomes_a_tokenizer);
     RUN(a_broken_gguf_vocabulary_is_refused);
