@@ -1,11 +1,12 @@
-/* matmul.cu - matmul by cuBLASLt, and weights as plain rows on the GPU.
+/* matmul.cu - matmul and linear by cuBLASLt, and weights as plain rows on the GPU.
  *
  * cuBLASLt is column-major. A row-major [R, C] is a column-major [C, R] with leading dimension C,
  * so the row-major y = x w^T, [T, N] = [T, K] [N, K]^T, reads there as y' [N, T] = w' [K, N]^T  x'
  * [K, T] with A = w (transposed, leading dimension K), B = x (leading dimension K), C = y (leading
  * dimension N). No operand is moved.
  *
- * A plan (descriptors and the heuristic's first choice) is kept per shape. */
+ * A plan (descriptors and the heuristic's first choice) is kept per shape, with a bias and without.
+ * A bias is cuBLASLt's epilogue; what is added to is its C with beta 1. */
 #include <stdlib.h>
 
 #include "kernels/cuda/device.cuh"
@@ -15,6 +16,7 @@ enum { BUCKETS = 1024, WORKSPACE_BYTES = 32 << 20, STAGING_BYTES = 32 << 20 };
 struct plan {
     struct plan *next; /* in its bucket */
     int T, N, K;
+    bool biased;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
@@ -73,10 +75,13 @@ void cuda_matmul_close(struct device *d)
     d->plans = NULL;
 }
 
-static int plan_create(struct plan **out, struct device *d, int T, int N, int K, struct error *err)
+static int plan_create(struct plan **out, struct device *d, int T, int N, int K, bool biased,
+                       struct error *err)
 {
     cudaDataType_t type = d->act == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
     cublasOperation_t transposed = CUBLAS_OP_T;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cudaDataType_t bias_type = CUDA_R_32F;
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t result = {};
     size_t workspace = WORKSPACE_BYTES;
@@ -89,9 +94,16 @@ static int plan_create(struct plan **out, struct device *d, int T, int N, int K,
     p->T = T;
     p->N = N;
     p->K = K;
+    p->biased = biased;
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                                               &transposed, sizeof(transposed)));
+    if (biased) {
+        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                                                  &epilogue, sizeof(epilogue)));
+        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                                                  &bias_type, sizeof(bias_type)));
+    }
     CUBLAS_TRY(cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)K, (uint64_t)N, K));
     CUBLAS_TRY(cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)K, (uint64_t)T, K));
     CUBLAS_TRY(cublasLtMatrixLayoutCreate(&p->c, CUDA_R_32F, (uint64_t)N, (uint64_t)T, N));
@@ -115,7 +127,7 @@ out:
     return rc;
 }
 
-static int plan_get(const struct plan **out, struct device *d, int T, int N, int K,
+static int plan_get(const struct plan **out, struct device *d, int T, int N, int K, bool biased,
                     struct error *err)
 {
     uint32_t hash = ((uint32_t)T * 31u + (uint32_t)N) * 31u + (uint32_t)K * 7u;
@@ -123,11 +135,11 @@ static int plan_get(const struct plan **out, struct device *d, int T, int N, int
     int rc;
 
     for (p = *bucket; p != NULL; p = p->next)
-        if (p->T == T && p->N == N && p->K == K) {
+        if (p->T == T && p->N == N && p->K == K && p->biased == biased) {
             *out = p;
             return OK;
         }
-    if ((rc = plan_create(&p, d, T, N, K, err)) != OK)
+    if ((rc = plan_create(&p, d, T, N, K, biased, err)) != OK)
         return rc;
     p->next = *bucket;
     *bucket = p;
@@ -135,22 +147,31 @@ static int plan_get(const struct plan **out, struct device *d, int T, int N, int
     return OK;
 }
 
-int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                struct error *err)
+int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *w,
+                const float *bias, bool add, int T, struct error *err)
 {
-    const float one = 1.0f, zero = 0.0f;
+    const float one = 1.0f, beta = add ? 1.0f : 0.0f;
     const struct plan *p;
     int rc;
 
     if (T == 0)
         return OK;
-    if ((rc = plan_get(&p, d, T, w->N, w->K, err)) != OK)
+    if ((rc = plan_get(&p, d, T, w->N, w->K, bias != NULL, err)) != OK)
         return rc;
-    CUBLAS_TRY(cublasLtMatmul(d->plans->handle, p->operation, &one, w->data, p->a, x, p->b, &zero,
+    if (bias != NULL)
+        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                  &bias, sizeof(bias)));
+    CUBLAS_TRY(cublasLtMatmul(d->plans->handle, p->operation, &one, w->data, p->a, x, p->b, &beta,
                               y, p->c, y, p->c, &p->algorithm, d->plans->workspace, WORKSPACE_BYTES,
                               d->stream));
 out:
     return rc;
+}
+
+int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                struct error *err)
+{
+    return cuda_linear(d, y, x, w, NULL, false, T, err);
 }
 
 /* Rows are decoded to float32 on the host, rounded to act, and copied, a piece at a time. */
