@@ -46,7 +46,7 @@ static void hash_all(struct job *j, int n_threads)
         pthread_join(threads[i], NULL);
 }
 
-static int hash_list(const struct job *j, uint8_t sum[SHA256_BYTES])
+static int hash_list(const struct job *j, const char *settings, uint8_t sum[SHA256_BYTES])
 {
     gnutls_hash_hd_t hash;
     char text[512];
@@ -63,6 +63,8 @@ static int hash_list(const struct job *j, uint8_t sum[SHA256_BYTES])
             (rc = gnutls_hash(hash, text, (size_t)len)) == 0)
             rc = gnutls_hash(hash, j->sums[i], SHA256_BYTES);
     }
+    if (rc == 0 && settings != NULL)
+        rc = gnutls_hash(hash, settings, strlen(settings));
     gnutls_hash_deinit(hash, sum);
     return rc;
 }
@@ -74,10 +76,11 @@ static int compare_names(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-int model_file_digest(const struct model_file *m, int n_threads, char digest[MODEL_DIGEST_SIZE],
-                      struct error *err)
+int model_file_digest_with(const struct model_file *m, const struct tensor *more, size_t n_more,
+                           const char *settings, int n_threads, char digest[MODEL_DIGEST_SIZE],
+                           struct error *err)
 {
-    size_t n = model_file_n_tensors(m);
+    size_t n_model = model_file_n_tensors(m), n = n_model + n_more;
     const struct tensor **tensors = calloc(n + 1, sizeof(*tensors));
     struct job j = {.n = n, .sums = calloc(n + 1, sizeof(*j.sums))};
     uint8_t sum[SHA256_BYTES];
@@ -88,11 +91,11 @@ int model_file_digest(const struct model_file *m, int n_threads, char digest[MOD
         goto out;
     }
     for (size_t i = 0; i < n; i++)
-        tensors[i] = model_file_tensor_at(m, i);
+        tensors[i] = i < n_model ? model_file_tensor_at(m, i) : &more[i - n_model];
     qsort(tensors, n, sizeof(*tensors), compare_names);
     j.tensors = tensors;
     hash_all(&j, n_threads);
-    if (atomic_load(&j.failed) || hash_list(&j, sum) != 0) {
+    if (atomic_load(&j.failed) || hash_list(&j, settings, sum) != 0) {
         rc = error_set(err, ERR_IO, "digest: GnuTLS cannot hash");
         goto out;
     }
@@ -102,4 +105,10 @@ out:
     free(tensors);
     free(j.sums);
     return rc;
+}
+
+int model_file_digest(const struct model_file *m, int n_threads, char digest[MODEL_DIGEST_SIZE],
+                      struct error *err)
+{
+    return model_file_digest_with(m, NULL, 0, NULL, n_threads, digest, err);
 }
