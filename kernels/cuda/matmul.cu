@@ -5,18 +5,18 @@
  * [K, T] with A = w (transposed, leading dimension K), B = x (leading dimension K), C = y (leading
  * dimension N). No operand is moved.
  *
- * A plan (descriptors and the heuristic's first choice) is kept per shape, with a bias and without.
- * A bias is cuBLASLt's epilogue; what is added to is its C with beta 1. */
+ * A plan (descriptors and the heuristic's first choice) is kept per shape. What linear adds to is
+ * cuBLASLt's C, with beta 1. Its bias is a kernel of its own, one thread a number, grid (T,
+ * ceil(N / 256)), which reads and writes y once more; cuBLASLt's epilogue is the fast way. */
 #include <stdlib.h>
 
 #include "kernels/cuda/device.cuh"
 
-enum { BUCKETS = 1024, WORKSPACE_BYTES = 32 << 20, STAGING_BYTES = 32 << 20 };
+enum { BLOCK = 256, BUCKETS = 1024, WORKSPACE_BYTES = 32 << 20, STAGING_BYTES = 32 << 20 };
 
 struct plan {
     struct plan *next; /* in its bucket */
     int T, N, K;
-    bool biased;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
@@ -75,13 +75,10 @@ void cuda_matmul_close(struct device *d)
     d->plans = NULL;
 }
 
-static int plan_create(struct plan **out, struct device *d, int T, int N, int K, bool biased,
-                       struct error *err)
+static int plan_create(struct plan **out, struct device *d, int T, int N, int K, struct error *err)
 {
     cudaDataType_t type = d->act == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
     cublasOperation_t transposed = CUBLAS_OP_T;
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    cudaDataType_t bias_type = CUDA_R_32F;
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t result = {};
     size_t workspace = WORKSPACE_BYTES;
@@ -94,16 +91,9 @@ static int plan_create(struct plan **out, struct device *d, int T, int N, int K,
     p->T = T;
     p->N = N;
     p->K = K;
-    p->biased = biased;
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                                               &transposed, sizeof(transposed)));
-    if (biased) {
-        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                                                  &epilogue, sizeof(epilogue)));
-        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-                                                  &bias_type, sizeof(bias_type)));
-    }
     CUBLAS_TRY(cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)K, (uint64_t)N, K));
     CUBLAS_TRY(cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)K, (uint64_t)T, K));
     CUBLAS_TRY(cublasLtMatrixLayoutCreate(&p->c, CUDA_R_32F, (uint64_t)N, (uint64_t)T, N));
@@ -127,7 +117,7 @@ out:
     return rc;
 }
 
-static int plan_get(const struct plan **out, struct device *d, int T, int N, int K, bool biased,
+static int plan_get(const struct plan **out, struct device *d, int T, int N, int K,
                     struct error *err)
 {
     uint32_t hash = ((uint32_t)T * 31u + (uint32_t)N) * 31u + (uint32_t)K * 7u;
@@ -135,11 +125,11 @@ static int plan_get(const struct plan **out, struct device *d, int T, int N, int
     int rc;
 
     for (p = *bucket; p != NULL; p = p->next)
-        if (p->T == T && p->N == N && p->K == K && p->biased == biased) {
+        if (p->T == T && p->N == N && p->K == K) {
             *out = p;
             return OK;
         }
-    if ((rc = plan_create(&p, d, T, N, K, biased, err)) != OK)
+    if ((rc = plan_create(&p, d, T, N, K, err)) != OK)
         return rc;
     p->next = *bucket;
     *bucket = p;
@@ -147,23 +137,33 @@ static int plan_get(const struct plan **out, struct device *d, int T, int N, int
     return OK;
 }
 
+static __global__ void add_bias_kernel(float *y, const float *bias, int N)
+{
+    int n = blockIdx.y * BLOCK + threadIdx.x;
+
+    if (n < N)
+        y[(size_t)blockIdx.x * N + n] += bias[n];
+}
+
 int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                 const float *bias, bool add, int T, struct error *err)
 {
     const float one = 1.0f, beta = add ? 1.0f : 0.0f;
+    dim3 grid((unsigned)T, (unsigned)((w->N + BLOCK - 1) / BLOCK));
     const struct plan *p;
     int rc;
 
     if (T == 0)
         return OK;
-    if ((rc = plan_get(&p, d, T, w->N, w->K, bias != NULL, err)) != OK)
+    if ((rc = plan_get(&p, d, T, w->N, w->K, err)) != OK)
         return rc;
-    if (bias != NULL)
-        CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                  &bias, sizeof(bias)));
     CUBLAS_TRY(cublasLtMatmul(d->plans->handle, p->operation, &one, w->data, p->a, x, p->b, &beta,
                               y, p->c, y, p->c, &p->algorithm, d->plans->workspace, WORKSPACE_BYTES,
                               d->stream));
+    if (bias != NULL) {
+        add_bias_kernel<<<grid, BLOCK, 0, d->stream>>>(y, bias, w->N);
+        rc = launch_result(d, "add_bias", err);
+    }
 out:
     return rc;
 }
