@@ -1,18 +1,21 @@
 /* engine.c - see engine.h.
  *
  * Prompts are taken in order into passes of up to max_batch_tokens; a prompt is never cut. Each
- * pass hands its hidden states over as float32, and they are written in the wanted type straight
- * into the results. */
+ * pass hands over its hidden states one by one. They are added to the features where a prompt wants
+ * those, written in the wanted type straight into the results of the prompts that want them, and
+ * not kept. */
 #include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cores.h"
 #include "base/size.h"
 #include "engine/files/digest.h"
 #include "engine/files/gemma_config.h"
 #include "engine/files/model_file.h"
+#include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
 #include "kernels/ops.h"
 
@@ -22,11 +25,19 @@ struct engine {
     struct model_file *file;
     struct weights *weights;
     struct gemma *gemma;
+    struct ltx_checkpoint *checkpoint; /* this and what follows: NULL without one */
+    struct ltx_weights *ltx_weights;
+    struct ltx *ltx;
     struct engine_info info;
     int max_batch_tokens, n_threads;
     /* one pass, sized for max_batch_tokens */
     int32_t *ids, *positions, *begin;
+    int *embedded;    /* the prompts of the pass that want embeddings */
+    float *host_rows; /* what came off a device that is not the host */
 };
+
+static const char *const feature_names[] = {"video_features", "audio_features"};
+static const char *const embedding_names[] = {"video", "audio"};
 
 static void fill_info(struct engine_info *info, const struct model_file *file)
 {
@@ -38,6 +49,7 @@ static void fill_info(struct engine_info *info, const struct model_file *file)
                                  .vocabulary = config->V,
                                  .max_tokens = ENGINE_MAX_TOKENS};
     snprintf(info->format, sizeof(info->format), "%s", model_file_format(file));
+    snprintf(info->gemma_version, sizeof(info->gemma_version), "%s", config->version);
 }
 
 int engine_read_info(struct engine_info *out, const char *model, struct error *err)
@@ -50,6 +62,115 @@ int engine_read_info(struct engine_info *out, const char *model, struct error *e
         return rc;
     fill_info(out, file);
     model_file_close(file);
+    return OK;
+}
+
+/* Opens the checkpoint and checks it against the Gemma that `info` describes. */
+static int open_checkpoint(struct ltx_checkpoint **out, struct engine_info *info,
+                           const char *const ltx[ENGINE_MAX_LTX], struct error *err)
+{
+    const char *gemma_version = info->gemma_version[0] != '\0' ? info->gemma_version : NULL;
+    const struct ltx_config *config;
+    struct ltx_checkpoint *c;
+    struct tensor *tensors;
+    const char *paths[ENGINE_MAX_LTX];
+    size_t n;
+    int n_paths = 0, rc;
+
+    *out = NULL;
+    for (int i = 0; i < ENGINE_MAX_LTX; i++)
+        if (ltx[i] != NULL)
+            paths[n_paths++] = ltx[i];
+    if (n_paths == 0)
+        return OK;
+    if ((rc = ltx_checkpoint_open(&c, paths, n_paths, err)) != OK)
+        return rc;
+    if ((rc = ltx_checkpoint_check_gemma(c, info->architecture, gemma_version, err)) != OK ||
+        (rc = ltx_weights_find(c, info->n_layers + 1, info->width, &tensors, &n, err)) != OK) {
+        ltx_checkpoint_close(c);
+        return rc;
+    }
+    free(tensors);
+    config = ltx_checkpoint_config(c);
+    info->extractor = (int)config->extractor;
+    info->video_width = config->connectors[LTX_VIDEO].W;
+    info->audio_width = config->connectors[LTX_AUDIO].W;
+    *out = c;
+    return OK;
+}
+
+int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_MAX_LTX],
+                        struct error *err)
+{
+    struct ltx_checkpoint *c;
+    int rc;
+
+    if ((rc = open_checkpoint(&c, info, ltx, err)) == OK)
+        ltx_checkpoint_close(c);
+    return rc;
+}
+
+/* Both loads as one, to whoever wants to be told. */
+struct progress {
+    const struct engine_options *options;
+    uint64_t before, ltx_bytes, total; /* bytes */
+};
+
+static void gemma_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
+{
+    struct progress *p = arg;
+
+    p->before = bytes_done;
+    p->total = bytes_total + p->ltx_bytes;
+    p->options->progress(p->options->progress_arg, bytes_done, p->total);
+}
+
+static void ltx_progress(void *arg, uint64_t bytes_done)
+{
+    const struct progress *p = arg;
+
+    p->options->progress(p->options->progress_arg, p->before + bytes_done, p->total);
+}
+
+static int load_weights(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    struct progress p = {.options = options};
+    bool told = options->progress != NULL;
+    int S = e->info.n_layers + 1, D = e->info.width, rc;
+    struct tensor *tensors;
+    size_t n;
+
+    if (e->checkpoint != NULL) {
+        if ((rc = ltx_weights_find(e->checkpoint, S, D, &tensors, &n, err)) != OK)
+            return rc;
+        for (size_t i = 0; i < n; i++)
+            p.ltx_bytes += tensors[i].bytes;
+        free(tensors);
+    }
+    if ((rc = weights_load(&e->weights, e->file, e->ops, e->device, told ? gemma_progress : NULL,
+                           &p, err)) != OK ||
+        e->checkpoint == NULL)
+        return rc;
+    return ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device,
+                            options->compute, told ? ltx_progress : NULL, &p, err);
+}
+
+/* Room for what comes off the device at once: a state or the features of a pass, or a prompt's
+ * embeddings. */
+static int take_host_rows(struct engine *e, struct error *err)
+{
+    size_t W = (size_t)(e->info.video_width > e->info.audio_width ? e->info.video_width
+                                                                  : e->info.audio_width);
+    size_t T = (size_t)e->max_batch_tokens, numbers = T * e->info.width;
+
+    if (e->ops->is_host)
+        return OK;
+    if (W * T > numbers)
+        numbers = W * T;
+    if (W * ENGINE_ROWS > numbers)
+        numbers = W * ENGINE_ROWS;
+    if ((e->host_rows = malloc(numbers * sizeof(float))) == NULL)
+        return error_set(err, ERR_MEM, "engine: no memory for %zu numbers", numbers);
     return OK;
 }
 
@@ -74,7 +195,8 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     T = (size_t)e->max_batch_tokens;
     if ((e->ids = calloc(T, sizeof(int32_t))) == NULL ||
         (e->positions = calloc(T, sizeof(int32_t))) == NULL ||
-        (e->begin = calloc(T + 1, sizeof(int32_t))) == NULL) {
+        (e->begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
+        (e->embedded = calloc(T, sizeof(int))) == NULL) {
         rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
         goto out;
     }
@@ -86,21 +208,26 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
         goto out;
     }
-    if ((rc = model_file_open(&e->file, options->model, err)) != OK ||
-        (rc = e->ops->open(&e->device, &device_options, err)) != OK)
-        goto out;
-    config = model_file_config(e->file);
-    if ((rc = gemma_check(config, err)) != OK ||
-        (rc = weights_load(&e->weights, e->file, e->ops, e->device, options->progress,
-                           options->progress_arg, err)) != OK ||
-        (rc = gemma_create(&e->gemma, config, e->weights, options->compute, ENGINE_MAX_TOKENS,
-                           e->max_batch_tokens, err)) != OK)
+    if ((rc = model_file_open(&e->file, options->model, err)) != OK)
         goto out;
     fill_info(&e->info, e->file);
+    config = model_file_config(e->file);
+    if ((rc = open_checkpoint(&e->checkpoint, &e->info, options->ltx, err)) != OK ||
+        (rc = e->ops->open(&e->device, &device_options, err)) != OK ||
+        (rc = gemma_check(config, err)) != OK || (rc = load_weights(e, options, err)) != OK ||
+        (rc = gemma_create(&e->gemma, config, e->weights, options->compute, ENGINE_MAX_TOKENS,
+                           e->max_batch_tokens, err)) != OK ||
+        (rc = take_host_rows(e, err)) != OK)
+        goto out;
+    if (e->checkpoint != NULL && (rc = ltx_create(&e->ltx, e->ltx_weights, options->compute,
+                                                  e->max_batch_tokens, err)) != OK)
+        goto out;
     if (e->max_batch_tokens < e->info.max_tokens)
         e->info.max_tokens = e->max_batch_tokens;
     e->info.backend = e->ops->name;
     e->info.weights_bytes = e->weights->bytes;
+    if (e->ltx_weights != NULL)
+        e->info.weights_bytes += e->ltx_weights->bytes;
     *out = e;
     e = NULL;
 out:
@@ -112,14 +239,19 @@ void engine_close(struct engine *e)
 {
     if (e == NULL)
         return;
+    ltx_free(e->ltx);
+    ltx_weights_free(e->ltx_weights);
     gemma_free(e->gemma);
     weights_free(e->weights);
     if (e->device != NULL)
         e->ops->close(e->device);
+    ltx_checkpoint_close(e->checkpoint);
     model_file_close(e->file);
     free(e->ids);
     free(e->positions);
     free(e->begin);
+    free(e->embedded);
+    free(e->host_rows);
     free(e);
 }
 
@@ -128,11 +260,38 @@ const struct engine_info *engine_info(const struct engine *e)
     return &e->info;
 }
 
+/* Whether the level is there, and all that is wanted of it. */
+static int check_level(const struct engine_info *info, const struct engine_request *request,
+                       struct error *err)
+{
+    const char *level = request->level == ENGINE_FEATURES ? "features" : "embeddings";
+
+    if (request->level == ENGINE_HIDDEN_STATES)
+        return OK;
+    if (request->level != ENGINE_FEATURES && request->level != ENGINE_EMBEDDINGS)
+        return error_set(err, ERR_INPUT, "engine: there is no level %d", (int)request->level);
+    if (info->extractor == 0)
+        return error_set(err, ERR_INPUT,
+                         "%s need an LTX checkpoint, and this model has none: it has hidden_states",
+                         level);
+    if (request->n_layers > 0)
+        return error_set(err, ERR_INPUT, "layers are chosen of hidden_states, not of %s", level);
+    if ((request->modalities & ~(unsigned)(ENGINE_VIDEO | ENGINE_AUDIO)) != 0)
+        return error_set(err, ERR_INPUT, "engine: there are no modalities 0x%x",
+                         request->modalities);
+    if ((request->modalities & ENGINE_AUDIO) != 0 && info->audio_width == 0)
+        return error_set(err, ERR_INPUT, "audio is wanted, and this LTX checkpoint is video-only");
+    return OK;
+}
+
 int engine_check_request(const struct engine_info *info, const struct engine_request *request,
                          struct error *err)
 {
     bool seen[ENGINE_MAX_LAYERS + 1] = {false};
+    int rc;
 
+    if ((rc = check_level(info, request, err)) != OK)
+        return rc;
     if (request->dtype != DTYPE_F32 && request->dtype != DTYPE_F16 && request->dtype != DTYPE_BF16)
         return error_set(err, ERR_INPUT, "engine: results can be F32, F16 or BF16, not %s",
                          dtype_info(request->dtype)->name);
@@ -167,49 +326,207 @@ int engine_check_prompt(const struct engine_info *info, const struct engine_prom
     return OK;
 }
 
-/* Room for the wanted states of a prompt of `n_tokens`. */
-static int result_create(struct engine_result *r, int n_states, int n_tokens, int width,
-                         enum dtype dtype, struct error *err)
+/* Whether the request wants that modality (0: video), of those the model has. */
+static bool wants(const struct engine_info *info, const struct engine_request *request, int m)
 {
-    *r = (struct engine_result){
-        .n_states = n_states, .n_tokens = n_tokens, .width = width, .dtype = dtype};
-    if (!size_mul(&r->bytes, (size_t)n_states * n_tokens, (size_t)width) ||
-        !size_mul(&r->bytes, r->bytes, dtype_info(dtype)->bytes) ||
-        (r->hidden_states = malloc(r->bytes)) == NULL)
-        return error_set(err, ERR_MEM, "engine: no memory for %d states of %d tokens", n_states,
-                         n_tokens);
+    bool there = (m == LTX_VIDEO ? info->video_width : info->audio_width) > 0;
+
+    return there && (request->modalities == 0 || (request->modalities >> m & 1) != 0);
+}
+
+static int add_tensor(struct engine_result *r, const char *name, enum dtype dtype, int n_dims,
+                      const size_t *shape, struct error *err)
+{
+    struct engine_tensor *t = &r->tensors[r->n_tensors];
+    size_t bytes = dtype_info(dtype)->bytes;
+
+    *t = (struct engine_tensor){.name = name, .dtype = dtype, .n_dims = n_dims};
+    for (int i = 0; i < n_dims; i++) {
+        t->shape[i] = shape[i];
+        if (!size_mul(&bytes, bytes, shape[i]))
+            return error_set(err, ERR_MEM, "engine: %s is too large", name);
+    }
+    if ((t->data = malloc(bytes)) == NULL)
+        return error_set(err, ERR_MEM, "engine: no memory for %zu bytes of %s", bytes, name);
+    t->bytes = bytes;
+    r->n_tensors++;
+    return OK;
+}
+
+static int add_hidden_states(struct engine_result *r, const struct engine_info *info,
+                             const struct engine_request *request, struct error *err)
+{
+    int n_states = request->n_layers > 0 ? request->n_layers : info->n_layers + 1, rc;
+    size_t shape[3] = {(size_t)n_states, (size_t)r->n_tokens, (size_t)info->width};
+
+    if ((rc = add_tensor(r, "hidden_states", request->dtype, 3, shape, err)) != OK)
+        return rc;
+    r->n_states = n_states;
+    r->width = info->width;
+    r->dtype = request->dtype;
+    r->hidden_states = r->tensors[0].data;
+    r->bytes = r->tensors[0].bytes;
+    return OK;
+}
+
+/* Room for what is wanted of a prompt. */
+static int result_create(struct engine_result *r, const struct engine_info *info,
+                         const struct engine_prompt *prompt, struct error *err)
+{
+    const struct engine_request *request = prompt->request;
+    bool embeddings = request->level == ENGINE_EMBEDDINGS;
+    size_t rows = embeddings ? ENGINE_ROWS : (size_t)prompt->n;
+    int rc;
+
+    *r = (struct engine_result){.n_tokens = prompt->n};
+    if (request->level == ENGINE_HIDDEN_STATES)
+        return add_hidden_states(r, info, request, err);
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        size_t shape[2] = {rows, (size_t)(m == LTX_VIDEO ? info->video_width : info->audio_width)};
+        const char *name = embeddings ? embedding_names[m] : feature_names[m];
+        if (wants(info, request, m) &&
+            (rc = add_tensor(r, name, request->dtype, 2, shape, err)) != OK)
+            return rc;
+    }
+    if (embeddings) {
+        int64_t *mask;
+        if ((rc = add_tensor(r, "mask", DTYPE_I64, 1, &rows, err)) != OK)
+            return rc;
+        mask = r->tensors[r->n_tensors - 1].data;
+        for (size_t i = 0; i < rows; i++)
+            mask[i] = 1;
+    }
     return OK;
 }
 
 /* Where hidden state `state` goes among those wanted; -1: it is not. */
 static int place_of(const struct engine_request *request, int state)
 {
+    if (request->level != ENGINE_HIDDEN_STATES)
+        return -1;
     for (int i = 0; i < request->n_layers; i++)
         if (request->layers[i] == state)
             return i;
     return request->n_layers == 0 ? state : -1;
 }
 
-struct emit_args {
-    const struct pack *pack;
+/* Device memory as the host can read it, until the next call. */
+static int fetch(struct engine *e, const float **out, const float *from, size_t n,
+                 struct error *err)
+{
+    *out = from;
+    if (e->ops->is_host)
+        return OK;
+    *out = e->host_rows;
+    return e->ops->download(e->device, e->host_rows, from, n * sizeof(float), err);
+}
+
+/* Some prompts on their way through the model at once. */
+struct pass {
+    struct engine *e;
+    struct pack pack;
     const struct engine_prompt *prompts; /* of the pack, from its first on */
     struct engine_result *results;       /* likewise */
+    bool features[LTX_N_MODALITIES];     /* some prompt wants them, or what comes of them */
+    int modality;                        /* whose embeddings are being made */
 };
 
-static int write_state(void *arg, int state, const float *h, struct error *err)
+/* Writes `n` numbers into a prompt's tensor of that name. */
+static void write_rows(struct engine_result *r, const char *name, const float *rows)
 {
-    const struct emit_args *a = arg;
+    for (int i = 0; i < r->n_tensors; i++)
+        if (strcmp(r->tensors[i].name, name) == 0)
+            dtype_encode(r->tensors[i].data, rows, r->tensors[i].dtype,
+                         r->tensors[i].shape[0] * r->tensors[i].shape[1]);
+}
 
-    (void)err;
-    for (int b = 0; b < a->pack->B; b++) {
-        struct engine_result *r = &a->results[b];
-        size_t numbers = (size_t)r->n_tokens * r->width;
-        int place = place_of(a->prompts[b].request, state);
-        if (place >= 0)
-            dtype_encode((char *)r->hidden_states +
-                             (size_t)place * numbers * dtype_info(r->dtype)->bytes,
-                         h + (size_t)a->pack->begin[b] * r->width, r->dtype, numbers);
+static int on_state(void *arg, int state, const float *h, struct error *err)
+{
+    struct pass *p = arg;
+    size_t D = (size_t)p->e->info.width;
+    const float *rows = NULL;
+    int rc;
+
+    if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
+        (rc = ltx_add_state(p->e->ltx, h, err)) != OK)
+        return rc;
+    for (int b = 0; b < p->pack.B; b++) {
+        struct engine_result *r = &p->results[b];
+        size_t numbers = (size_t)r->n_tokens * D;
+        int place = place_of(p->prompts[b].request, state);
+        if (place < 0)
+            continue;
+        if (rows == NULL && (rc = fetch(p->e, &rows, h, (size_t)p->pack.T * D, err)) != OK)
+            return rc;
+        dtype_encode((char *)r->hidden_states +
+                         (size_t)place * numbers * dtype_info(r->dtype)->bytes,
+                     rows + (size_t)p->pack.begin[b] * D, r->dtype, numbers);
     }
+    return OK;
+}
+
+static int on_embeddings(void *arg, int b, const float *rows, struct error *err)
+{
+    struct pass *p = arg;
+    struct engine_result *r = &p->results[b];
+    const struct engine_info *info = &p->e->info;
+    size_t W = (size_t)(p->modality == LTX_VIDEO ? info->video_width : info->audio_width);
+    int rc;
+
+    if ((rc = fetch(p->e, &rows, rows, ENGINE_ROWS * W, err)) != OK)
+        return rc;
+    write_rows(r, embedding_names[p->modality], rows);
+    return OK;
+}
+
+/* Features and embeddings of one modality, once all hidden states have been added. */
+static int finish_modality(struct pass *p, int m, struct error *err)
+{
+    struct engine *e = p->e;
+    size_t W = (size_t)(m == LTX_VIDEO ? e->info.video_width : e->info.audio_width);
+    const float *features = ltx_features(e->ltx, (enum ltx_modality)m), *rows;
+    int n_embedded = 0, rc;
+
+    for (int b = 0; b < p->pack.B; b++) {
+        const struct engine_request *request = p->prompts[b].request;
+        if (request->level == ENGINE_HIDDEN_STATES || !wants(&e->info, request, m))
+            continue;
+        if (request->level == ENGINE_EMBEDDINGS) {
+            e->embedded[n_embedded++] = b;
+            continue;
+        }
+        if ((rc = fetch(e, &rows, features + (size_t)p->pack.begin[b] * W,
+                        (size_t)p->prompts[b].n * W, err)) != OK)
+            return rc;
+        write_rows(&p->results[b], feature_names[m], rows);
+    }
+    p->modality = m;
+    return ltx_embed(e->ltx, (enum ltx_modality)m, e->embedded, n_embedded, on_embeddings, p, err);
+}
+
+/* Everything that the prompts of a pass want. */
+static int run_pass(struct pass *p, struct error *err)
+{
+    struct engine *e = p->e;
+    bool wanted[ENGINE_MAX_LAYERS + 1] = {false};
+    int rc;
+
+    for (int b = 0; b < p->pack.B; b++) {
+        const struct engine_request *request = p->prompts[b].request;
+        bool features = request->level != ENGINE_HIDDEN_STATES;
+        for (int m = 0; m < LTX_N_MODALITIES; m++)
+            p->features[m] |= features && wants(&e->info, request, m);
+        for (int s = 0; s <= e->info.n_layers; s++)
+            wanted[s] |= features || place_of(request, s) >= 0;
+    }
+    if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
+        (rc = ltx_begin(e->ltx, p->pack.begin, p->pack.B, p->features, err)) != OK)
+        return rc;
+    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, on_state, p, err)) != OK)
+        return rc;
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)
+            return rc;
     return OK;
 }
 
@@ -244,22 +561,13 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
         if ((rc = engine_check_prompt(&e->info, &prompts[i], &why)) != OK)
             return error_set(err, why.code, "prompt %d: %s", i, why.text);
     }
-    for (int i = 0; i < n_prompts; i++) {
-        const struct engine_request *request = prompts[i].request;
-        int n_states = request->n_layers > 0 ? request->n_layers : e->info.n_layers + 1;
-        if ((rc = result_create(&results[i], n_states, prompts[i].n, e->info.width, request->dtype,
-                                err)) != OK)
+    for (int i = 0; i < n_prompts; i++)
+        if ((rc = result_create(&results[i], &e->info, &prompts[i], err)) != OK)
             goto out;
-    }
     for (int done = 0; done < n_prompts;) {
-        bool wanted[ENGINE_MAX_LAYERS + 1] = {false};
-        struct pack pack;
-        struct emit_args args = {&pack, prompts + done, results + done};
-        int n = fill_pack(e, &pack, prompts, n_prompts, done);
-        for (int i = done; i < done + n; i++)
-            for (int s = 0; s <= e->info.n_layers; s++)
-                wanted[s] |= place_of(prompts[i].request, s) >= 0;
-        if ((rc = gemma_forward(e->gemma, &pack, wanted, write_state, &args, err)) != OK)
+        struct pass pass = {.e = e, .prompts = prompts + done, .results = results + done};
+        int n = fill_pack(e, &pass.pack, prompts, n_prompts, done);
+        if ((rc = run_pass(&pass, err)) != OK)
             goto out;
         done += n;
     }
@@ -271,18 +579,31 @@ out:
 
 uint64_t engine_steps(const struct engine *e)
 {
-    return gemma_steps(e->gemma);
+    return gemma_steps(e->gemma) + (e->ltx != NULL ? ltx_steps(e->ltx) : 0);
 }
 
 int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
                           struct error *err)
 {
-    return model_file_cached_digest(e->file, e->n_threads, digest, err);
+    struct digest_addition ltx = {.checkpoint = e->checkpoint};
+    struct tensor *tensors;
+    int rc;
+
+    if (e->checkpoint == NULL)
+        return model_file_cached_digest(e->file, NULL, e->n_threads, digest, err);
+    if ((rc = ltx_weights_find(e->checkpoint, e->info.n_layers + 1, e->info.width, &tensors, &ltx.n,
+                               err)) != OK)
+        return rc;
+    ltx.tensors = tensors;
+    rc = model_file_cached_digest(e->file, &ltx, e->n_threads, digest, err);
+    free(tensors);
+    return rc;
 }
 
 void engine_result_free(struct engine_result *result)
 {
-    free(result->hidden_states);
+    for (int i = 0; i < result->n_tensors; i++)
+        free(result->tensors[i].data);
     *result = (struct engine_result){0};
 }
 

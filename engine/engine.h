@@ -6,7 +6,7 @@
  *     struct engine_prompt prompt = {ids, n, &request}; // ids from tokenizer_encode()
  *     struct engine_result result;
  *     if (engine_encode(engine, &prompt, 1, &result, &err) != OK) ...
- *     ... result.hidden_states ...
+ *     ... result.tensors[0].data ...
  *     engine_result_free(&result);
  *     engine_close(engine);
  *
@@ -32,7 +32,10 @@ enum engine_backend {
 
 enum {
     ENGINE_MAX_TOKENS = 1024, /* of a prompt, <bos> included: what LTX reads */
+    ENGINE_ROWS = 1024,       /* of a prompt's embeddings, whatever its length */
     ENGINE_MAX_LAYERS = 256,
+    ENGINE_MAX_LTX = 2,
+    ENGINE_MAX_TENSORS = 3, /* of a result */
     ENGINE_MAX_BATCH_TOKENS = 1 << 16
 };
 
@@ -40,14 +43,16 @@ enum {
 typedef void engine_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
 
 struct engine_options {
-    const char *model;            /* directory, packed safetensors file or GGUF file; borrowed for
-                                     engine_open() */
-    enum engine_backend backend;  /* ENGINE_LOOPS: the slow reference, for tests */
-    enum dtype compute;           /* DTYPE_F32 or DTYPE_BF16: what matrix products compute in */
-    int n_threads;                /* 0: one a core */
-    int max_batch_tokens;         /* activations are sized for this; 0: ENGINE_MAX_TOKENS.
-                                     More prompts than fit are encoded in several passes. */
-    engine_progress_fn *progress; /* or NULL */
+    const char *model;               /* directory, packed safetensors file or GGUF file; borrowed
+                                        for engine_open() */
+    const char *ltx[ENGINE_MAX_LTX]; /* LTX checkpoints: projection and connectors, in one file or
+                                        in two; NULL: none, and hidden states are all there is */
+    enum engine_backend backend;     /* ENGINE_LOOPS: the slow reference, for tests */
+    enum dtype compute;              /* DTYPE_F32 or DTYPE_BF16: what matrix products compute in */
+    int n_threads;                   /* 0: one a core */
+    int max_batch_tokens;            /* activations are sized for this; 0: ENGINE_MAX_TOKENS.
+                                        More prompts than fit are encoded in several passes. */
+    engine_progress_fn *progress;    /* or NULL */
     void *progress_arg;
 };
 
@@ -59,13 +64,29 @@ struct engine_info {
     int width;                /* D */
     int vocabulary;           /* V: ids are below it */
     int max_tokens;           /* of a prompt, <bos> included */
-    size_t weights_bytes;     /* resident, beside the embedding table, which stays in the file */
+    char gemma_version[104];  /* "" where the model names none */
+    /* what an LTX checkpoint adds; all 0 without one */
+    int extractor;        /* 1: LTX-2.0; 2: LTX-2.3 and 2.5 */
+    int video_width;      /* of features and embeddings */
+    int audio_width;      /* 0: a video-only checkpoint */
+    size_t weights_bytes; /* resident, beside the embedding table, which stays in the file */
 };
+
+/* How far a prompt is taken. The later two need an LTX checkpoint. */
+enum engine_level {
+    ENGINE_HIDDEN_STATES, /* of Gemma, real tokens only */
+    ENGINE_FEATURES,      /* after the projection, real tokens only */
+    ENGINE_EMBEDDINGS     /* after the connectors, ENGINE_ROWS rows: what the video model reads */
+};
+
+enum engine_modality { ENGINE_VIDEO = 1, ENGINE_AUDIO = 2 }; /* bits */
 
 struct engine_request {
     const int *layers; /* [n_layers] which hidden states, each 0 .. L, in the order wanted */
-    int n_layers;      /* 0: all L + 1 */
+    int n_layers;      /* 0: all L + 1; must be 0 at the other levels */
     enum dtype dtype;  /* of the result: DTYPE_F32, DTYPE_F16 or DTYPE_BF16 */
+    enum engine_level level;
+    unsigned modalities; /* of features and embeddings; 0: all that the model has */
 };
 
 /* A prompt as ids: 1 .. ENGINE_MAX_TOKENS of them, <bos> first, as tokenizer_encode() gives.
@@ -76,17 +97,35 @@ struct engine_prompt {
     const struct engine_request *request;
 };
 
-/* One prompt's tensors. State s is the input of layer s (0: the scaled embeddings); state L is the
- * final norm of the last layer's output. */
-struct engine_result {
-    int n_states, n_tokens, width;
+/* One tensor of a result, row-major. */
+struct engine_tensor {
+    const char *name; /* a constant */
     enum dtype dtype;
-    void *hidden_states; /* [n_states, n_tokens, width]; freed by engine_result_free() */
+    int n_dims;
+    size_t shape[3];
+    void *data;
     size_t bytes;
 };
 
-/* ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve; ERR_MEM.
- * On failure *out is NULL. */
+/* One prompt's tensors, by level, in this order and of the wanted type, but for `mask`:
+ *   hidden_states  [states, tokens, width]   state s is the input of layer s (0: the scaled
+ *                  embeddings); state L is the final norm of the last layer's output
+ *   video_features [tokens, video_width], audio_features [tokens, audio_width]
+ *   video [ENGINE_ROWS, video_width], audio [ENGINE_ROWS, audio_width],
+ *   mask [ENGINE_ROWS] I64, all ones: the video model's attention mask
+ * Freed by engine_result_free(). The fields from n_states on are those of hidden_states once more,
+ * 0 at the other levels. */
+struct engine_result {
+    int n_tokens, n_tensors;
+    struct engine_tensor tensors[ENGINE_MAX_TENSORS];
+    int n_states, width;
+    enum dtype dtype;
+    void *hidden_states;
+    size_t bytes;
+};
+
+/* ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve, or an LTX
+ * checkpoint that needs another Gemma; ERR_MEM. On failure *out is NULL. */
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
 void engine_close(struct engine *e); /* NULL is fine */
 
@@ -95,22 +134,29 @@ const struct engine_info *engine_info(const struct engine *e);
 
 /* What a model is, from its headers alone: to check a request before loading weights. */
 int engine_read_info(struct engine_info *out, const char *model, struct error *err);
+/* Adds to it what LTX checkpoints (NULL: none) would add, from their headers. Errors as
+ * engine_open(). */
+int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_MAX_LTX],
+                        struct error *err);
 
 /* Encodes all prompts; results[i] belongs to prompts[i], whatever else is in the call. On failure
  * no result is kept.
- * ERR_INPUT: a layer out of range or given twice, a prompt that is empty or too long, an id that is
- * not in the vocabulary; the sentence names it. */
+ * ERR_INPUT: a layer out of range or given twice, a level or a modality that this model does not
+ * have, a prompt that is empty or too long, an id that is not in the vocabulary; the sentence names
+ * it. */
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err);
 void engine_result_free(struct engine_result *result);
 
-/* Layers computed since engine_open(). From any thread: that it rises says that the engine works.
+/* Layers and connector blocks computed since engine_open(). From any thread: that it rises says
+ * that the engine works.
  */
 uint64_t engine_steps(const struct engine *e);
 
-/* SHA-256 over all the model's tensors, in hex: the same weights have the same digest, whatever
- * file they lie in under the same names and types. Reads every byte, once: the digest of files that
- * did not change since is remembered in the user's cache folder. */
+/* SHA-256 over all the model's tensors, and those of the LTX checkpoints that are used, in hex: the
+ * same weights have the same digest, whatever file they lie in under the same names and types.
+ * Reads every byte of them, once: the digest of files that did not change since is remembered in
+ * the user's cache folder. */
 enum { ENGINE_DIGEST_SIZE = 65 };
 int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
                           struct error *err);

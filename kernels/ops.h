@@ -98,6 +98,12 @@ struct ops {
     int (*matmul)(struct device *d, float *y, const void *x, const struct matrix *w, int T,
                   struct error *err);
 
+    /* The same with a bias, stored or added to what is there.
+     *     y[t,n] = (add ? y[t,n] : 0) + bias[n] + sum over k of x[t,k] * w[n,k]
+     * bias [N] f32, or NULL: none */
+    int (*linear)(struct device *d, float *y, const void *x, const struct matrix *w,
+                  const float *bias, bool add, int T, struct error *err);
+
     /* RMS norm of each query and key head, then rotary positions by halves (rotate_half), in place.
      *     z = head / sqrt(mean(head^2) + eps) * w
      *     e < E/2:  head[e]       = z[e] * cos[p,e] - z[e+E/2] * sin[p,e]
@@ -123,6 +129,49 @@ struct ops {
      *     gelu(x) = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
      * y [T, F] act; gu [T, 2F] f32 */
     int (*geglu)(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
+
+    /* GELU by tanh.
+     *     y[t,f] = gelu(x[t,f])
+     * y [T, F] act; x [T, F] f32 */
+    int (*gelu)(struct device *d, void *y, const float *x, int T, int F, struct error *err);
+
+    /* Each prompt's numbers brought into a range of 8 about their mean, n being its tokens.
+     *     mean   = sum of the prompt's x / (n * D + 1e-6)
+     *     y[t,d] = 8 * (x[t,d] - mean) / (max of the prompt's x - min of them + 1e-6)
+     * y [T, D] act; x [T, D] f32; begin [B + 1] int32 as for attention; scratch [T, 3] f32, its
+     * contents are lost */
+    int (*range_norm)(struct device *d, void *y, const float *x, const int32_t *begin,
+                      float *scratch, int B, int T, int D, struct error *err);
+
+    /* Prompts of any length to blocks of P rows: a prompt's own rows, then registers. Row p takes
+     * register p % R, wherever the prompt ends.
+     *     h[b*P + p, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]
+     * h [B * P, W] f32; x [any, W] f32; registers [R, W] f32; first, count [B] int32, count <= P */
+    int (*fill_rows)(struct device *d, float *h, const float *x, const float *registers,
+                     const int32_t *first, const int32_t *count, int B, int P, int R, int W,
+                     struct error *err);
+
+    /* RMS norm of q and of k over all heads at once, then rotary positions; in place. With
+     * W = H * E, for q and for k:
+     *     z = q / sqrt(mean of the W numbers' squares + eps) * q_w
+     *     pairs (a, b) of z and their angle i:   q[a] = z[a] * cos[p,i] - z[b] * sin[p,i]
+     *                                            q[b] = z[b] * cos[p,i] + z[a] * sin[p,i]
+     *     split:        a = h * E + e, b = a + E/2, i = h * E/2 + e      e < E/2
+     *     interleaved:  a = 2i, b = 2i + 1
+     * qkv [T, stride] f32: a row is q [W], k [W] and what is left as it is; q_w, k_w [W] f32;
+     * cos, sin [P, W/2] f32; row t has position p = t % P; E even */
+    int (*wide_qk_norm_rope)(struct device *d, float *qkv, const float *q_w, const float *k_w,
+                             const float *cos, const float *sin, int T, int P, int H, int E,
+                             int stride, bool interleaved, float eps, struct error *err);
+
+    /* Attention without a mask inside blocks of P rows, a gate on each head's result.
+     *     o[t,h,:] = softmax over j of (q[t,h,:] . k[j,h,:] * scale) applied to v[j,h,:]
+     *                * (gated ? 2 / (1 + e^-g[t,h]) : 1)
+     *     j runs over the P rows of t's block
+     * o [T, H * E] act; qkvg [T, 3 * H * E + (gated ? H : 0)] f32: a row is q, k, v, g;
+     * T % P == 0 */
+    int (*full_attention)(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+                          float scale, bool gated, struct error *err);
 };
 
 /* The CPU at its best: oneDNN's matmul where it was built in, vector loops for the rest. */

@@ -59,7 +59,7 @@ static void hash_all(struct job *j, int n_threads)
         pthread_join(threads[i], NULL);
 }
 
-static int hash_list(const struct job *j, uint8_t sum[SHA256_BYTES])
+static int hash_list(const struct job *j, const char *settings, uint8_t sum[SHA256_BYTES])
 {
     gnutls_hash_hd_t hash;
     char text[512];
@@ -76,6 +76,8 @@ static int hash_list(const struct job *j, uint8_t sum[SHA256_BYTES])
             (rc = gnutls_hash(hash, text, (size_t)len)) == 0)
             rc = gnutls_hash(hash, j->sums[i], SHA256_BYTES);
     }
+    if (rc == 0)
+        rc = gnutls_hash(hash, settings, strlen(settings));
     gnutls_hash_deinit(hash, sum);
     return rc;
 }
@@ -87,25 +89,38 @@ static int compare_names(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-int model_file_digest(const struct model_file *m, int n_threads, char digest[MODEL_DIGEST_SIZE],
-                      struct error *err)
+static bool is_among(const struct tensor *t, const struct digest_addition *more)
 {
-    size_t n = model_file_n_tensors(m);
-    const struct tensor **tensors = calloc(n + 1, sizeof(*tensors));
-    struct job j = {.n = n, .sums = calloc(n + 1, sizeof(*j.sums))};
+    for (size_t i = 0; more != NULL && i < more->n; i++)
+        if (strcmp(more->tensors[i].name, t->name) == 0)
+            return true;
+    return false;
+}
+
+int model_file_digest(const struct model_file *m, const struct digest_addition *more, int n_threads,
+                      char digest[MODEL_DIGEST_SIZE], struct error *err)
+{
+    size_t max = model_file_n_tensors(m) + (more != NULL ? more->n : 0);
+    const struct tensor **tensors = calloc(max + 1, sizeof(*tensors));
+    struct job j = {.tensors = tensors, .sums = calloc(max + 1, sizeof(*j.sums))};
+    struct ltx_config_text settings = {0};
     uint8_t sum[SHA256_BYTES];
     int rc = OK;
 
     if (tensors == NULL || j.sums == NULL) {
-        rc = error_set(err, ERR_MEM, "digest: no memory for %zu tensors", n);
+        rc = error_set(err, ERR_MEM, "digest: no memory for %zu tensors", max);
         goto out;
     }
-    for (size_t i = 0; i < n; i++)
-        tensors[i] = model_file_tensor_at(m, i);
-    qsort(tensors, n, sizeof(*tensors), compare_names);
-    j.tensors = tensors;
+    for (size_t i = 0; i < model_file_n_tensors(m); i++)
+        if (!is_among(model_file_tensor_at(m, i), more))
+            tensors[j.n++] = model_file_tensor_at(m, i);
+    for (size_t i = 0; more != NULL && i < more->n; i++)
+        tensors[j.n++] = &more->tensors[i];
+    qsort(tensors, j.n, sizeof(*tensors), compare_names);
+    if (more != NULL)
+        settings = ltx_config_text(ltx_checkpoint_config(more->checkpoint));
     hash_all(&j, n_threads);
-    if (atomic_load(&j.failed) || hash_list(&j, sum) != 0) {
+    if (atomic_load(&j.failed) || hash_list(&j, settings.text, sum) != 0) {
         rc = error_set(err, ERR_IO, "digest: GnuTLS cannot hash");
         goto out;
     }
@@ -117,11 +132,33 @@ out:
     return rc;
 }
 
-/* Which files the digest is of, a line each; `model` becomes the first one's path. `as_opened`:
- * what is open here, else what lies there now. *newest_ns is when one of them was written last. */
-static int describe_files(struct buf *out, char model[PATH_MAX], int64_t *newest_ns,
-                          const struct model_file *m, bool as_opened, struct error *err)
+/* One file's line: where it lies, and which writing of it is there. */
+static int describe_file(struct buf *out, char real[PATH_MAX], int64_t *newest_ns, const char *path,
+                         const struct file_identity *opened, struct error *err)
 {
+    struct file_identity id;
+    int rc;
+
+    if (opened != NULL)
+        id = *opened;
+    else if ((rc = file_identify(&id, path, err)) != OK)
+        return rc;
+    if (realpath(path, real) == NULL)
+        return error_set(err, ERR_IO, "%s: no such path", path);
+    if (id.changed_ns > *newest_ns)
+        *newest_ns = id.changed_ns;
+    return buf_printf(out, err, "%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 "\n",
+                      real, id.device, id.inode, id.size, id.modified_ns, id.changed_ns);
+}
+
+/* What the digest is of: a line for each file, and one for the settings of LTX files. `place`
+ * becomes the paths of the model and of those. `as_opened`: what is open here, else what lies there
+ * now. *newest_ns is when one of them was written last. */
+static int describe_files(struct buf *out, struct buf *place, int64_t *newest_ns,
+                          const struct model_file *m, const struct digest_addition *more,
+                          bool as_opened, struct error *err)
+{
+    const struct ltx_checkpoint *ltx = more != NULL ? more->checkpoint : NULL;
     char path[PATH_MAX], real[PATH_MAX];
     int rc;
 
@@ -129,27 +166,26 @@ static int describe_files(struct buf *out, char model[PATH_MAX], int64_t *newest
     for (size_t i = 0; i < model_file_n_sources(m); i++) {
         struct file_identity id;
         if ((rc = model_file_source_at(m, i, path, sizeof(path), &id, err)) != OK ||
-            (!as_opened && (rc = file_identify(&id, path, err)) != OK))
+            (rc = describe_file(out, real, newest_ns, path, as_opened ? &id : NULL, err)) != OK ||
+            (i == 0 && (rc = buf_append(place, real, strlen(real), err)) != OK))
             return rc;
-        if (realpath(path, real) == NULL)
-            return error_set(err, ERR_IO, "%s: no such path", path);
-        if ((rc = buf_printf(
-                 out, err, "%s %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 "\n", real,
-                 id.device, id.inode, id.size, id.modified_ns, id.changed_ns)) != OK)
-            return rc;
-        if (i == 0)
-            memcpy(model, real, strlen(real) + 1);
-        if (id.changed_ns > *newest_ns)
-            *newest_ns = id.changed_ns;
     }
-    return OK;
+    for (int i = 0; ltx != NULL && i < ltx_checkpoint_n_files(ltx); i++)
+        if ((rc = describe_file(out, real, newest_ns, ltx_checkpoint_path_at(ltx, i),
+                                as_opened ? ltx_checkpoint_identity_at(ltx, i) : NULL, err)) !=
+                OK ||
+            (rc = buf_printf(place, err, "\n%s", real)) != OK)
+            return rc;
+    return ltx == NULL ? OK
+                       : buf_printf(out, err, "ltx: %s\n",
+                                    ltx_config_text(ltx_checkpoint_config(ltx)).text);
 }
 
-int model_file_cached_digest(const struct model_file *m, int n_threads,
-                             char digest[MODEL_DIGEST_SIZE], struct error *err)
+int model_file_cached_digest(const struct model_file *m, const struct digest_addition *more,
+                             int n_threads, char digest[MODEL_DIGEST_SIZE], struct error *err)
 {
     struct buf opened = {.max = FILES_TEXT_MAX}, now = {.max = FILES_TEXT_MAX};
-    char model[PATH_MAX];
+    struct buf place = {.max = FILES_TEXT_MAX}, same_place = {.max = FILES_TEXT_MAX};
     struct timespec clock;
     int64_t newest_ns, start_ns;
     bool known;
@@ -157,18 +193,20 @@ int model_file_cached_digest(const struct model_file *m, int n_threads,
 
     clock_gettime(CLOCK_REALTIME, &clock);
     start_ns = (int64_t)clock.tv_sec * 1000000000 + clock.tv_nsec;
-    known = describe_files(&opened, model, &newest_ns, m, true, NULL) == OK;
-    if (known && digest_cache_find(model, opened.data, digest))
+    known = describe_files(&opened, &place, &newest_ns, m, more, true, NULL) == OK;
+    if (known && digest_cache_find(place.data, opened.data, digest))
         goto out;
-    if ((rc = model_file_digest(m, n_threads, digest, err)) != OK)
+    if ((rc = model_file_digest(m, more, n_threads, digest, err)) != OK)
         goto out;
     /* what was written to meanwhile has no digest that could be kept */
     if (known && start_ns - newest_ns > CLOCK_NS &&
-        describe_files(&now, model, &newest_ns, m, false, NULL) == OK &&
+        describe_files(&now, &same_place, &newest_ns, m, more, false, NULL) == OK &&
         strcmp(now.data, opened.data) == 0)
-        digest_cache_keep(model, opened.data, digest);
+        digest_cache_keep(place.data, opened.data, digest);
 out:
     buf_free(&opened);
     buf_free(&now);
+    buf_free(&place);
+    buf_free(&same_place);
     return rc;
 }

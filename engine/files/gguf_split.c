@@ -156,6 +156,11 @@ size_t gguf_split_n_files(const struct gguf_split *s)
     return s->n_files;
 }
 
+const struct gguf *gguf_split_file_at(const struct gguf_split *s, size_t i)
+{
+    return s->files[i];
+}
+
 size_t gguf_split_n_tensors(const struct gguf_split *s)
 {
     return s->n_tensors;

@@ -16,6 +16,7 @@ void gguf_split_close(struct gguf_split *s); /* NULL is fine */
 
 const struct gguf *gguf_split_first(const struct gguf_split *s);
 size_t gguf_split_n_files(const struct gguf_split *s);
+const struct gguf *gguf_split_file_at(const struct gguf_split *s, size_t i); /* from the first on */
 
 /* The tensors of all files. */
 size_t gguf_split_n_tensors(const struct gguf_split *s);

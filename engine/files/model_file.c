@@ -492,22 +492,39 @@ const char *model_file_format(const struct model_file *m)
 
 size_t model_file_n_sources(const struct model_file *m)
 {
+    if (m->gguf != NULL)
+        return gguf_split_n_files(m->gguf);
     return m->shards == NULL ? 1 : 1 + safetensors_index_n_shards(m->shards);
+}
+
+/* A file that lies beside the model's first, or the first itself. */
+static int path_beside(char *out, size_t cap, const char *first, const char *name,
+                       struct error *err)
+{
+    size_t folder = (size_t)(tensor_file_name(first) - first);
+
+    if (folder + strlen(name) >= cap)
+        return error_set(err, ERR_SIZE, "%.100s...: the path is too long", first);
+    memcpy(out, first, folder);
+    memcpy(out + folder, name, strlen(name) + 1);
+    return OK;
 }
 
 int model_file_source_at(const struct model_file *m, size_t i, char *path, size_t cap,
                          struct file_identity *opened, struct error *err)
 {
-    const char *name = i == 0 ? m->where : safetensors_index_shard_at(m->shards, i - 1);
-
     if (m->gguf != NULL) {
-        *opened = *gguf_identity(m->gguf);
-        return snprintf(path, cap, "%s", m->path) < (int)cap
-                   ? OK
-                   : error_set(err, ERR_SIZE, "%.100s...: the path is too long", m->path);
+        const struct gguf *file = gguf_split_file_at(m->gguf, i);
+        *opened = *gguf_identity(file);
+        return path_beside(path, cap, m->path, gguf_name(file), err);
+    }
+    if (m->is_packed) {
+        *opened = *safetensors_identity(m->single);
+        return path_beside(path, cap, m->path, m->where, err);
     }
     *opened = m->single != NULL ? *safetensors_identity(m->single)
               : i == 0          ? *safetensors_index_identity(m->shards)
                                 : *safetensors_index_shard_identity(m->shards, i - 1);
-    return file_join(path, cap, m->path, name, err);
+    return file_join(path, cap, m->path,
+                     i == 0 ? m->where : safetensors_index_shard_at(m->shards, i - 1), err);
 }

@@ -28,6 +28,32 @@ bool tensor_name_is_sound(const char *name, size_t len)
     return len > 0;
 }
 
+/* Exponents of all ones are what NaN and infinities have, and nothing else. A piece at a time is
+ * copied to where it is aligned, so that the loops can be vectors. */
+bool tensor_is_finite(const struct tensor *t)
+{
+    enum { PIECE = 4096 };
+    union {
+        uint16_t halves[PIECE / 2];
+        uint32_t words[PIECE / 4];
+    } piece;
+    uint16_t half = t->type == DTYPE_F16 ? 0x7c00 : 0x7f80;
+    uint32_t bad = 0;
+
+    for (size_t at = 0; at < t->bytes && bad == 0; at += PIECE) {
+        size_t n = t->bytes - at < PIECE ? t->bytes - at : PIECE;
+        memset(&piece, 0, sizeof(piece));
+        memcpy(&piece, (const char *)t->data + at, n);
+        if (t->type == DTYPE_F32)
+            for (int i = 0; i < PIECE / 4; i++)
+                bad |= (piece.words[i] & 0x7f800000u) == 0x7f800000u;
+        else
+            for (int i = 0; i < PIECE / 2; i++)
+                bad |= (piece.halves[i] & half) == half;
+    }
+    return bad == 0;
+}
+
 static int compare_names(const void *a, const void *b)
 {
     const struct tensor *const *x = a, *const *y = b;

@@ -27,6 +27,9 @@ struct tensor_shape_text tensor_shape_text(int n_dims, const size_t *shape);
 /* Whether a name from a file may be stored and printed: some bytes, no control characters. */
 bool tensor_name_is_sound(const char *name, size_t len);
 
+/* Whether a tensor of F32, F16 or BF16 holds no NaN and no infinity. Reads all of it. */
+bool tensor_is_finite(const struct tensor *t);
+
 /* `*out` becomes the `n` tensors in the order of their names; free() it, they stay where they are.
  * ERR_FORMAT when two have the same name. */
 int tensor_sort(const struct tensor ***out, const struct tensor *tensors, size_t n,

@@ -28,12 +28,11 @@ struct gemma {
 
     /* activations, on the device; T is at most max_batch_tokens */
     int32_t *ids, *positions, *begin;
-    float *h;          /* [T, D] the residual stream */
-    float *branch;     /* [T, D] what attention or feed-forward adds to it */
-    float *qkv;        /* [T, (H + 2K) * E], of the kind that has more */
-    float *gate_up;    /* [T, 2F] */
-    void *x;           /* [T, max(D, H * E, F)] act: what the next matmul reads */
-    float *host_state; /* host, [T, D] */
+    float *h;       /* [T, D] the residual stream */
+    float *branch;  /* [T, D] what attention or feed-forward adds to it */
+    float *qkv;     /* [T, (H + 2K) * E], of the kind that has more */
+    float *gate_up; /* [T, 2F] */
+    void *x;        /* [T, max(D, H * E, F)] act: what the next matmul reads */
 
     _Atomic uint64_t steps; /* layers computed */
 };
@@ -110,9 +109,6 @@ static int take_activations(struct gemma *g, struct error *err)
     g->qkv = take(g, T * qkv, sizeof(float), &rc, err);
     g->gate_up = take(g, T * 2 * F, sizeof(float), &rc, err);
     g->x = take(g, T * max_of(D, max_of(heads, F)), dtype_info(g->act)->bytes, &rc, err);
-    if (rc == OK && !g->weights->ops->is_host &&
-        (g->host_state = malloc(T * D * sizeof(float))) == NULL)
-        rc = error_set(err, ERR_MEM, "gemma: no memory for %zu tokens", T);
     return rc;
 }
 
@@ -163,7 +159,6 @@ void gemma_free(struct gemma *g)
                      g->branch,     g->qkv,        g->gate_up,     g->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         g->weights->ops->release(g->weights->device, taken[i]);
-    free(g->host_state);
     free(g);
 }
 
@@ -208,19 +203,6 @@ static int forward_layer(struct gemma *g, const struct layer_weights *w, int B, 
     return OK;
 }
 
-static int emit_state(struct gemma *g, int state, const float *h, int T, gemma_state_fn *emit,
-                      void *emit_arg, struct error *err)
-{
-    size_t bytes = (size_t)T * g->config.D * sizeof(float);
-    int rc;
-
-    if (g->weights->ops->is_host) /* device memory is the host's: no copy */
-        return emit(emit_arg, state, h, err);
-    if ((rc = g->weights->ops->download(g->weights->device, g->host_state, h, bytes, err)) != OK)
-        return rc;
-    return emit(emit_arg, state, g->host_state, err);
-}
-
 int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
                   gemma_state_fn *emit, void *emit_arg, struct error *err)
 {
@@ -242,7 +224,7 @@ int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
                           err)) != OK ||
         (rc = ops->embed(d, g->h, w->embed, g->ids, pack->T, embedding_scale(g), err)) != OK)
         return rc;
-    if (wanted[0] && (rc = emit_state(g, 0, g->h, pack->T, emit, emit_arg, err)) != OK)
+    if (wanted[0] && (rc = emit(emit_arg, 0, g->h, err)) != OK)
         return rc;
     for (int i = 0; i < last; i++) {
         float *state = g->h;
@@ -255,7 +237,7 @@ int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
                                    g->config.rms_norm_eps, err)) != OK)
                 return rc;
         }
-        if (wanted[i + 1] && (rc = emit_state(g, i + 1, state, pack->T, emit, emit_arg, err)) != OK)
+        if (wanted[i + 1] && (rc = emit(emit_arg, i + 1, state, err)) != OK)
             return rc;
     }
     return OK;

@@ -16,7 +16,7 @@ struct pack {
     const int32_t *begin;     /* [B + 1]: prompt b is tokens begin[b] .. begin[b + 1] - 1 */
 };
 
-/* Receives hidden state `state` (0 .. L), float32 [T, D] on the host, valid for the call. States
+/* Receives hidden state `state` (0 .. L), float32 [T, D] on the device, valid for the call. States
  * come in rising order. */
 typedef int gemma_state_fn(void *arg, int state, const float *h, struct error *err);
 

@@ -6,7 +6,7 @@ int proof_run(struct engine *engine, struct error *err)
 {
     const int last[] = {engine_info(engine)->n_layers};
     static const int32_t bos[] = {2};
-    struct engine_request request = {last, 1, DTYPE_F32};
+    struct engine_request request = {.layers = last, .n_layers = 1, .dtype = DTYPE_F32};
     struct engine_prompt prompt = {bos, 1, &request};
     struct engine_result result;
     int rc;

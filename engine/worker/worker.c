@@ -172,7 +172,8 @@ static enum dtype dtype_of(const char *name)
 
 static struct engine_request request_of(const struct payload *p)
 {
-    return (struct engine_request){p->layers, p->n_layers, dtype_of(p->dtype)};
+    return (struct engine_request){
+        .layers = p->layers, .n_layers = p->n_layers, .dtype = dtype_of(p->dtype)};
 }
 
 /* Parses and checks what the queue says to do; it came over the network. */

@@ -106,9 +106,15 @@ const struct ops *ops_loops(void)
         .rmsnorm = loops_rmsnorm,
         .add_rmsnorm = loops_add_rmsnorm,
         .matmul = loops_matmul,
+        .linear = loops_linear,
         .qk_norm_rope = loops_qk_norm_rope,
         .attention = loops_attention,
         .geglu = loops_geglu,
+        .gelu = loops_gelu,
+        .range_norm = loops_range_norm,
+        .fill_rows = cpu_fill_rows,
+        .wide_qk_norm_rope = loops_wide_qk_norm_rope,
+        .full_attention = loops_full_attention,
     };
 
     return &loops;

@@ -36,6 +36,15 @@ static inline void store_act(void *y, enum dtype type, size_t i, float value)
         ((bf16 *)y)[i] = bf16_from_float(value);
 }
 
+/* Stores n numbers of a product's row, with what `linear` adds to them. */
+static inline void store_row(float *y, const float *sums, const float *bias, bool add, int n)
+{
+    for (int i = 0; i < n; i++) {
+        float value = bias != NULL ? sums[i] + bias[i] : sums[i];
+        y[i] = add ? y[i] + value : value;
+    }
+}
+
 int cpu_open(struct device **out, const struct device_options *options, struct error *err);
 void cpu_close(struct device *d);
 int cpu_bind(struct device *d, struct error *err);
@@ -56,6 +65,8 @@ int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix
 void loops_matrix_free(struct device *d, struct matrix *m);
 int loops_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
                  struct error *err);
+int loops_linear(struct device *d, float *y, const void *x, const struct matrix *w,
+                 const float *bias, bool add, int T, struct error *err);
 int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
                   int T, int D, float eps, struct error *err);
 int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
@@ -66,6 +77,17 @@ int loops_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const flo
 int loops_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
                     int H, int K, int E, float scale, int window, struct error *err);
 int loops_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
+int loops_gelu(struct device *d, void *y, const float *x, int T, int F, struct error *err);
+int loops_range_norm(struct device *d, void *y, const float *x, const int32_t *begin,
+                     float *scratch, int B, int T, int D, struct error *err);
+int cpu_fill_rows(struct device *d, float *h, const float *x, const float *registers,
+                  const int32_t *first, const int32_t *count, int B, int P, int R, int W,
+                  struct error *err);
+int loops_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+                            const float *cos, const float *sin, int T, int P, int H, int E,
+                            int stride, bool interleaved, float eps, struct error *err);
+int loops_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+                         float scale, bool gated, struct error *err);
 
 /* Overrides of the loop nests. simd_fill_*: simd.c, compiled once per instruction set. */
 void onednn_fill(struct ops *ops);

@@ -1,4 +1,5 @@
-/* matmul.c - the loop nest of matmul, and weights as plain rows. A task is a row of y. */
+/* matmul.c - the loop nest of matmul and linear, and weights as plain rows. A task is a row of y.
+ */
 #include <stdlib.h>
 
 #include "base/size.h"
@@ -61,6 +62,8 @@ struct matmul_args {
     float *y;
     const void *x;
     const struct matrix *w;
+    const float *bias; /* or NULL */
+    bool add;
 };
 
 static void matmul_row(void *arg, int t, int thread)
@@ -78,16 +81,22 @@ static void matmul_row(void *arg, int t, int thread)
                                               : bf16_to_float(((const bf16 *)a->x)[i]);
             sum += x * w[(size_t)n * K + k];
         }
-        a->y[(size_t)t * N + n] = sum;
+        store_row(&a->y[(size_t)t * N + n], &sum, a->bias != NULL ? &a->bias[n] : NULL, a->add, 1);
     }
+}
+
+int loops_linear(struct device *d, float *y, const void *x, const struct matrix *w,
+                 const float *bias, bool add, int T, struct error *err)
+{
+    struct matmul_args args = {y, x, w, bias, add};
+
+    (void)err;
+    pool_run(d->pool, matmul_row, &args, T);
+    return OK;
 }
 
 int loops_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
                  struct error *err)
 {
-    struct matmul_args args = {y, x, w};
-
-    (void)err;
-    pool_run(d->pool, matmul_row, &args, T);
-    return OK;
+    return loops_linear(d, y, x, w, NULL, false, T, err);
 }

@@ -5,7 +5,8 @@
  * cut into tiles of up to TILE tokens by one panel; the pool's threads take tiles as they come, and
  * each calls oneDNN as a single thread. (Letting oneDNN's own OpenMP team run beside our pool would
  * put two thread pools on the same cores.) A tile's result is made in the thread's own memory and
- * copied into y: oneDNN's fast kernels write dense rows only, and a panel's rows in y are not.
+ * stored into y, a bias and what was there added on the way: oneDNN's fast kernels write dense rows
+ * only, and a panel's rows in y are not.
  *
  * Primitives are JIT-compiled for a shape (about 0.2 ms) and kept in the device: a forward pass
  * over a token count seen before creates none. With TILE as the bound there are at most TILE of
@@ -361,6 +362,8 @@ struct matmul_args {
     float *y;
     const char *x;
     const struct matrix *w;
+    const float *bias; /* or NULL */
+    bool add;
     int T, n_panels;
     const struct plan *plans[2][2]; /* [the tile is cut short][the panel is] */
 };
@@ -372,6 +375,7 @@ static int matmul_tile(const struct matmul_args *a, int index, int thread, struc
     struct matmul_plans *p = a->d->plans;
     float *result = p->tiles + (size_t)thread * TILE * PANEL;
     float *y = a->y + (size_t)tile * TILE * a->w->N + panel * PANEL;
+    const float *bias = a->bias != NULL ? a->bias + panel * PANEL : NULL;
     size_t x_row = (size_t)a->w->K * (a->d->act == DTYPE_F32 ? sizeof(float) : sizeof(bf16));
     union {
         const char *read_only;
@@ -393,7 +397,7 @@ static int matmul_tile(const struct matmul_args *a, int index, int thread, struc
     DNNL_TRY(dnnl_primitive_execute(plan->primitive, p->streams[thread], 4, args));
     DNNL_TRY(dnnl_stream_wait(p->streams[thread]));
     for (int m = 0; m < plan->M; m++)
-        memcpy(y + (size_t)m * a->w->N, result + (size_t)m * plan->N, (size_t)plan->N * sizeof(*y));
+        store_row(y + (size_t)m * a->w->N, result + (size_t)m * plan->N, bias, a->add, plan->N);
 out:
     for (int i = 0; i < 4; i++)
         if (memory[i] != NULL)
@@ -408,12 +412,12 @@ static void matmul_tile_task(void *arg, int index, int thread)
     matmul_tile(a, index, thread, &a->d->plans->errors[thread]);
 }
 
-static int onednn_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                         struct error *err)
+static int onednn_linear(struct device *d, float *y, const void *x, const struct matrix *w,
+                         const float *bias, bool add, int T, struct error *err)
 {
     int n_tiles = (T + TILE - 1) / TILE, last_tile = T - (n_tiles - 1) * TILE;
     int omp_threads = omp_get_max_threads(), rc = OK;
-    struct matmul_args args = {.d = d, .y = y, .x = x, .w = w, .T = T};
+    struct matmul_args args = {.d = d, .y = y, .x = x, .w = w, .bias = bias, .add = add, .T = T};
 
     if (T == 0)
         return OK;
@@ -441,6 +445,12 @@ static int onednn_matmul(struct device *d, float *y, const void *x, const struct
     return rc;
 }
 
+static int onednn_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                         struct error *err)
+{
+    return onednn_linear(d, y, x, w, NULL, false, T, err);
+}
+
 void onednn_fill(struct ops *ops)
 {
     /* Its kernels for AVX-512 sum a row in the same order whatever M is; those below pick another
@@ -451,4 +461,5 @@ void onednn_fill(struct ops *ops)
     ops->close = onednn_close;
     ops->matrix_load = onednn_matrix_load;
     ops->matmul = onednn_matmul;
+    ops->linear = onednn_linear;
 }

@@ -10,6 +10,7 @@
  *
  * Widths that W does not divide go to the loop nest. Not taken: letting the compiler find the
  * vectors (it may not reorder a sum without -ffast-math, which we never use). */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,6 +185,69 @@ static int simd_add_rmsnorm(struct device *d, float *h, const float *x, const fl
     return OK;
 }
 
+/* ---- range_norm: a task is a row, twice, as in the loop nest ---- */
+
+struct range_args {
+    void *y;
+    const float *x;
+    const int32_t *begin;
+    float *scratch; /* [T, 3]: sum, least, largest */
+    int B, D;
+    enum dtype act;
+};
+
+static void measure_row(void *arg, int t, int thread)
+{
+    const struct range_args *a = arg;
+    const float *x = a->x + (size_t)t * a->D;
+    vec sum = {0}, least = load(x), largest = load(x);
+
+    (void)thread;
+    for (int d = 0; d < a->D; d += W) {
+        vec v = load(x + d);
+        sum += v;
+        least = select_vec(v < least, v, least);
+        largest = select_vec(v > largest, v, largest);
+    }
+    a->scratch[(size_t)t * 3] = sum_of(sum);
+    a->scratch[(size_t)t * 3 + 1] = -max_of(-least);
+    a->scratch[(size_t)t * 3 + 2] = max_of(largest);
+}
+
+static void range_row(void *arg, int t, int thread)
+{
+    const struct range_args *a = arg;
+    float sum = 0.0f, least = INFINITY, largest = -INFINITY, mean;
+    vec factor;
+    int b = 0;
+
+    (void)thread;
+    while (t >= a->begin[b + 1])
+        b++;
+    for (int i = a->begin[b]; i < a->begin[b + 1]; i++) {
+        const float *measures = a->scratch + (size_t)i * 3;
+        sum += measures[0];
+        least = measures[1] < least ? measures[1] : least;
+        largest = measures[2] > largest ? measures[2] : largest;
+    }
+    mean = sum / ((float)(a->begin[b + 1] - a->begin[b]) * (float)a->D + 1e-6f);
+    factor = splat(8.0f / (largest - least + 1e-6f));
+    for (size_t i = (size_t)t * a->D; i < (size_t)(t + 1) * a->D; i += W)
+        store_act_vec(a->y, a->act, i, (load(a->x + i) - mean) * factor);
+}
+
+static int simd_range_norm(struct device *d, void *y, const float *x, const int32_t *begin,
+                           float *scratch, int B, int T, int D, struct error *err)
+{
+    struct range_args args = {y, x, begin, scratch, B, D, d->act};
+
+    if (D % W != 0)
+        return loops_range_norm(d, y, x, begin, scratch, B, T, D, err);
+    pool_run(d->pool, measure_row, &args, T);
+    pool_run(d->pool, range_row, &args, T);
+    return OK;
+}
+
 /* ---- qk_norm_rope: a task is a few tokens ---- */
 
 struct qk_args {
@@ -249,17 +313,73 @@ static int simd_qk_norm_rope(struct device *d, float *qkv, const float *q_w, con
     return OK;
 }
 
-/* ---- attention: a task is one query head of up to ROWS tokens of one prompt ---- */
+/* ---- wide_qk_norm_rope by halves: a task is a row ---- */
+
+struct wide_args {
+    float *qkv;
+    const float *q_w, *k_w, *cos, *sin;
+    int P, H, E, stride;
+    float eps;
+};
+
+static void wide_norm_and_rotate(const struct wide_args *a, float *x, const float *w,
+                                 const float *cos, const float *sin)
+{
+    int width = a->H * a->E, half = a->E / 2;
+    vec factor = splat(1.0f / sqrtf(sum_of_squares(x, width) / (float)width + a->eps));
+
+    for (int h = 0; h < a->H; h++, x += a->E, w += a->E, cos += half, sin += half)
+        for (int e = 0; e < half; e += W) {
+            vec low = load(x + e) * factor * load(w + e);
+            vec high = load(x + e + half) * factor * load(w + e + half);
+            vec c = load(cos + e), s = load(sin + e);
+            store(x + e, low * c - high * s);
+            store(x + e + half, high * c + low * s);
+        }
+}
+
+static void wide_row(void *arg, int t, int thread)
+{
+    const struct wide_args *a = arg;
+    int width = a->H * a->E;
+    float *row = a->qkv + (size_t)t * a->stride;
+    size_t angle = (size_t)(t % a->P) * (width / 2);
+
+    (void)thread;
+    wide_norm_and_rotate(a, row, a->q_w, a->cos + angle, a->sin + angle);
+    wide_norm_and_rotate(a, row + width, a->k_w, a->cos + angle, a->sin + angle);
+}
+
+/* Neighbours, the old type, are left to the loop nest. */
+static int simd_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+                                  const float *cos, const float *sin, int T, int P, int H, int E,
+                                  int stride, bool interleaved, float eps, struct error *err)
+{
+    struct wide_args args = {qkv, q_w, k_w, cos, sin, P, H, E, stride, eps};
+
+    if (interleaved || E % (2 * W) != 0)
+        return loops_wide_qk_norm_rope(d, qkv, q_w, k_w, cos, sin, T, P, H, E, stride, interleaved,
+                                       eps, err);
+    pool_run(d->pool, wide_row, &args, T);
+    return OK;
+}
+
+/* ---- attention, full_attention: a task is one query head of up to ROWS tokens of one prompt
+ * (of one block of rows) ---- */
 
 enum { ROWS = 16, COLS = 64 };
 
 struct attention_args {
     void *o;
     const float *qkv;
-    const int32_t *begin;
+    const int32_t *begin; /* full: not used, P is */
     int B, H, K, E, window;
     float scale;
     enum dtype act;
+    size_t stride; /* numbers from one row of qkv to the next */
+    bool causal;   /* else every row sees all */
+    bool gated;    /* a logit for each head follows v */
+    int P;         /* rows of a block */
 };
 
 /* scores[r][c] = q[r] . k[c] * scale for 4 rows and 4 columns at once */
@@ -337,11 +457,11 @@ static float softmax_step(float *row, float *max, float *sum)
 static void attend(const struct attention_args *a, int first_token, int n, int row0, int h)
 {
     /* n tokens of the prompt; queries row0 .. row0 + n_rows - 1, counted from its first token */
-    size_t stride = (size_t)(a->H + 2 * a->K) * a->E;
+    size_t stride = a->stride;
     const float *prompt = a->qkv + first_token * stride;
     size_t k_at = (size_t)(a->H + h / (a->H / a->K)) * a->E, v_at = k_at + (size_t)a->K * a->E;
     int E = a->E, n_rows = n - row0 < ROWS ? n - row0 : ROWS, last = row0 + n_rows - 1;
-    int tile_rows = (n_rows + 3) / 4 * 4;
+    int tile_rows = (n_rows + 3) / 4 * 4, last_key = a->causal ? last : n - 1;
     int first_key = row0 - a->window < 0 ? 0 : row0 - a->window + 1;
     float scores[ROWS][COLS], out[ROWS][OPS_MAX_HEAD], max[ROWS], sum[ROWS] = {0}, keep[ROWS];
     const float *q[ROWS], *k[COLS], *v[COLS];
@@ -352,11 +472,11 @@ static void attend(const struct attention_args *a, int first_token, int n, int r
         max[r] = -INFINITY;
         memset(out[r], 0, (size_t)E * sizeof(float));
     }
-    for (int key0 = first_key / COLS * COLS; key0 <= last; key0 += COLS) {
-        int n_cols = last + 1 - key0 < COLS ? last + 1 - key0 : COLS;
+    for (int key0 = first_key / COLS * COLS; key0 <= last_key; key0 += COLS) {
+        int n_cols = last_key + 1 - key0 < COLS ? last_key + 1 - key0 : COLS;
         int tile_cols = (n_cols + 3) / 4 * 4;
         for (int c = 0; c < tile_cols; c++) {
-            int key = key0 + c <= last ? key0 + c : last;
+            int key = key0 + c <= last_key ? key0 + c : last_key;
             k[c] = prompt + key * stride + k_at;
             v[c] = prompt + key * stride + v_at;
         }
@@ -364,9 +484,9 @@ static void attend(const struct attention_args *a, int first_token, int n, int r
             for (int c = 0; c < tile_cols; c += 4)
                 score_tile(scores, q, k, r, c, E, a->scale);
         for (int r = 0; r < tile_rows; r++) {
-            int row = row0 + r <= last ? row0 + r : last;
+            int row = row0 + r <= last ? row0 + r : last, seen = a->causal ? row : last_key;
             for (int c = 0; c < COLS; c++)
-                if (key0 + c > row || row - key0 - c >= a->window)
+                if (key0 + c > seen || row - key0 - c >= a->window)
                     scores[r][c] = -INFINITY;
             keep[r] = softmax_step(scores[r], &max[r], &sum[r]);
         }
@@ -377,6 +497,8 @@ static void attend(const struct attention_args *a, int first_token, int n, int r
     for (int r = 0; r < n_rows; r++) {
         size_t i = ((size_t)(first_token + row0 + r) * a->H + h) * E;
         float factor = 1.0f / sum[r];
+        if (a->gated)
+            factor *= 2.0f / (1.0f + expf(-prompt[(row0 + r) * stride + (size_t)3 * a->H * E + h]));
         for (int e = 0; e < E; e += W)
             store_act_vec(a->o, a->act, i + e, load(out[r] + e) * factor);
     }
@@ -403,7 +525,18 @@ static void attention_block(void *arg, int index, int thread)
 static int simd_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B,
                           int T, int H, int K, int E, float scale, int window, struct error *err)
 {
-    struct attention_args args = {o, qkv, begin, B, H, K, E, window, scale, d->act};
+    struct attention_args args = {.o = o,
+                                  .qkv = qkv,
+                                  .begin = begin,
+                                  .B = B,
+                                  .H = H,
+                                  .K = K,
+                                  .E = E,
+                                  .window = window,
+                                  .scale = scale,
+                                  .act = d->act,
+                                  .stride = (size_t)(H + 2 * K) * E,
+                                  .causal = true};
     int n_blocks = 0;
 
     if (E % (2 * W) != 0)
@@ -414,7 +547,37 @@ static int simd_attention(struct device *d, void *o, const float *qkv, const int
     return OK;
 }
 
-/* ---- matmul: a task is one panel of columns for all tokens ----
+static void full_block(void *arg, int index, int thread)
+{
+    const struct attention_args *a = arg;
+    int n_blocks = (a->P + ROWS - 1) / ROWS, block = index / a->H;
+
+    (void)thread;
+    attend(a, block / n_blocks * a->P, a->P, block % n_blocks * ROWS, index % a->H);
+}
+
+static int simd_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H,
+                               int E, float scale, bool gated, struct error *err)
+{
+    struct attention_args args = {.o = o,
+                                  .qkv = qkvg,
+                                  .H = H,
+                                  .K = H,
+                                  .E = E,
+                                  .window = INT_MAX,
+                                  .scale = scale,
+                                  .act = d->act,
+                                  .stride = (size_t)3 * H * E + (gated ? (size_t)H : 0),
+                                  .gated = gated,
+                                  .P = P};
+
+    if (E % (2 * W) != 0)
+        return loops_full_attention(d, o, qkvg, T, P, H, E, scale, gated, err);
+    pool_run(d->pool, full_block, &args, T / P * ((P + ROWS - 1) / ROWS) * H);
+    return OK;
+}
+
+/* ---- matmul, linear: a task is one panel of columns for all tokens ----
  *
  * A panel is LANES rows of w, stored with k outermost, so that one k is one contiguous load. Each
  * number of y is summed over k in order, in one lane: the same for one token as for many, which no
@@ -481,6 +644,8 @@ struct matmul_args {
     float *y;
     const void *x;
     const struct matrix *w;
+    const float *bias; /* or NULL */
+    bool add;
     int T;
 };
 
@@ -525,6 +690,7 @@ static void matmul_panel(void *arg, int index, int thread)
     const struct matmul_args *a = arg;
     int N = a->w->N, first = index * LANES, n_cols = N - first < LANES ? N - first : LANES;
     const float *panel = (const float *)a->w->data + (size_t)index * LANES * a->w->K;
+    const float *bias = a->bias != NULL ? a->bias + first : NULL;
     float y[MR][LANES];
 
     (void)thread;
@@ -532,14 +698,14 @@ static void matmul_panel(void *arg, int index, int thread)
         int n = a->T - t < MR ? a->T - t : MR;
         multiply(a, panel, t, n, y);
         for (int i = 0; i < n; i++)
-            memcpy(a->y + (size_t)(t + i) * N + first, y[i], (size_t)n_cols * sizeof(float));
+            store_row(a->y + (size_t)(t + i) * N + first, y[i], bias, a->add, n_cols);
     }
 }
 
-static int simd_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                       struct error *err)
+static int simd_linear(struct device *d, float *y, const void *x, const struct matrix *w,
+                       const float *bias, bool add, int T, struct error *err)
 {
-    struct matmul_args args = {y, x, w, T};
+    struct matmul_args args = {y, x, w, bias, add, T};
 
     (void)err;
     if (T > 0)
@@ -547,7 +713,21 @@ static int simd_matmul(struct device *d, float *y, const void *x, const struct m
     return OK;
 }
 
-/* ---- geglu: a task is a row ---- */
+static int simd_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                       struct error *err)
+{
+    return simd_linear(d, y, x, w, NULL, false, T, err);
+}
+
+/* ---- geglu, gelu: a task is a row ---- */
+
+/* 1 + tanh(u) = 2 / (1 + e^-2u): gelu needs no tanh */
+static inline vec gelu_vec(vec x)
+{
+    vec u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+
+    return x / (1.0f + exp_vec(-2.0f * u));
+}
 
 struct geglu_args {
     void *y;
@@ -563,11 +743,7 @@ static void geglu_row(void *arg, int t, int thread)
 
     (void)thread;
     for (int f = 0; f < a->F; f += W) {
-        vec x = load(gate + f);
-        /* 1 + tanh(u) = 2 / (1 + e^-2u): gelu needs no tanh */
-        vec u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-        vec gelu = x / (1.0f + exp_vec(-2.0f * u));
-        store_act_vec(a->y, a->act, (size_t)t * a->F + f, gelu * load(up + f));
+        store_act_vec(a->y, a->act, (size_t)t * a->F + f, gelu_vec(load(gate + f)) * load(up + f));
     }
 }
 
@@ -581,6 +757,32 @@ static int simd_geglu(struct device *d, void *y, const float *gu, int T, int F, 
     return OK;
 }
 
+struct gelu_args {
+    void *y;
+    const float *x;
+    int F;
+    enum dtype act;
+};
+
+static void gelu_row(void *arg, int t, int thread)
+{
+    const struct gelu_args *a = arg;
+
+    (void)thread;
+    for (size_t i = (size_t)t * a->F; i < (size_t)(t + 1) * a->F; i += W)
+        store_act_vec(a->y, a->act, i, gelu_vec(load(a->x + i)));
+}
+
+static int simd_gelu(struct device *d, void *y, const float *x, int T, int F, struct error *err)
+{
+    struct gelu_args args = {y, x, F, d->act};
+
+    if (F % W != 0)
+        return loops_gelu(d, y, x, T, F, err);
+    pool_run(d->pool, gelu_row, &args, T);
+    return OK;
+}
+
 void FILL(struct ops *ops)
 {
     ops->rmsnorm = simd_rmsnorm;
@@ -588,6 +790,11 @@ void FILL(struct ops *ops)
     ops->qk_norm_rope = simd_qk_norm_rope;
     ops->attention = simd_attention;
     ops->geglu = simd_geglu;
+    ops->gelu = simd_gelu;
+    ops->range_norm = simd_range_norm;
+    ops->wide_qk_norm_rope = simd_wide_qk_norm_rope;
+    ops->full_attention = simd_full_attention;
     ops->matrix_load = simd_matrix_load;
     ops->matmul = simd_matmul;
+    ops->linear = simd_linear;
 }

@@ -120,9 +120,15 @@ extern "C" const struct ops *ops_cuda(void)
         .rmsnorm = cuda_rmsnorm,
         .add_rmsnorm = cuda_add_rmsnorm,
         .matmul = cuda_matmul,
+        .linear = cuda_linear,
         .qk_norm_rope = cuda_qk_norm_rope,
         .attention = cuda_attention,
         .geglu = cuda_geglu,
+        .gelu = cuda_gelu,
+        .range_norm = cuda_range_norm,
+        .fill_rows = cuda_fill_rows,
+        .wide_qk_norm_rope = cuda_wide_qk_norm_rope,
+        .full_attention = cuda_full_attention,
     };
 
     return &cuda;

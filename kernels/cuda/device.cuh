@@ -113,10 +113,23 @@ int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w,
                      int D, float eps, struct error *err);
 int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
                 struct error *err);
+int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *w,
+                const float *bias, bool add, int T, struct error *err);
 int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
                       const float *cos, const float *sin, const int32_t *positions, int T, int H,
                       int K, int E, float eps, bool norm_v, struct error *err);
 int cuda_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
                    int H, int K, int E, float scale, int window, struct error *err);
 int cuda_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
+int cuda_gelu(struct device *d, void *y, const float *x, int T, int F, struct error *err);
+int cuda_range_norm(struct device *d, void *y, const float *x, const int32_t *begin, float *scratch,
+                    int B, int T, int D, struct error *err);
+int cuda_fill_rows(struct device *d, float *h, const float *x, const float *registers,
+                   const int32_t *first, const int32_t *count, int B, int P, int R, int W,
+                   struct error *err);
+int cuda_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+                           const float *cos, const float *sin, int T, int P, int H, int E,
+                           int stride, bool interleaved, float eps, struct error *err);
+int cuda_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+                        float scale, bool gated, struct error *err);
 }

@@ -1,16 +1,18 @@
-/* matmul.cu - matmul by cuBLASLt, and weights as plain rows on the GPU.
+/* matmul.cu - matmul and linear by cuBLASLt, and weights as plain rows on the GPU.
  *
  * cuBLASLt is column-major. A row-major [R, C] is a column-major [C, R] with leading dimension C,
  * so the row-major y = x w^T, [T, N] = [T, K] [N, K]^T, reads there as y' [N, T] = w' [K, N]^T  x'
  * [K, T] with A = w (transposed, leading dimension K), B = x (leading dimension K), C = y (leading
  * dimension N). No operand is moved.
  *
- * A plan (descriptors and the heuristic's first choice) is kept per shape. */
+ * A plan (descriptors and the heuristic's first choice) is kept per shape. What linear adds to is
+ * cuBLASLt's C, with beta 1. Its bias is a kernel of its own, one thread a number, grid (T,
+ * ceil(N / 256)), which reads and writes y once more; cuBLASLt's epilogue is the fast way. */
 #include <stdlib.h>
 
 #include "kernels/cuda/device.cuh"
 
-enum { BUCKETS = 1024, WORKSPACE_BYTES = 32 << 20, STAGING_BYTES = 32 << 20 };
+enum { BLOCK = 256, BUCKETS = 1024, WORKSPACE_BYTES = 32 << 20, STAGING_BYTES = 32 << 20 };
 
 struct plan {
     struct plan *next; /* in its bucket */
@@ -135,10 +137,19 @@ static int plan_get(const struct plan **out, struct device *d, int T, int N, int
     return OK;
 }
 
-int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                struct error *err)
+static __global__ void add_bias_kernel(float *y, const float *bias, int N)
 {
-    const float one = 1.0f, zero = 0.0f;
+    int n = blockIdx.y * BLOCK + threadIdx.x;
+
+    if (n < N)
+        y[(size_t)blockIdx.x * N + n] += bias[n];
+}
+
+int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *w,
+                const float *bias, bool add, int T, struct error *err)
+{
+    const float one = 1.0f, beta = add ? 1.0f : 0.0f;
+    dim3 grid((unsigned)T, (unsigned)((w->N + BLOCK - 1) / BLOCK));
     const struct plan *p;
     int rc;
 
@@ -146,11 +157,21 @@ int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *
         return OK;
     if ((rc = plan_get(&p, d, T, w->N, w->K, err)) != OK)
         return rc;
-    CUBLAS_TRY(cublasLtMatmul(d->plans->handle, p->operation, &one, w->data, p->a, x, p->b, &zero,
+    CUBLAS_TRY(cublasLtMatmul(d->plans->handle, p->operation, &one, w->data, p->a, x, p->b, &beta,
                               y, p->c, y, p->c, &p->algorithm, d->plans->workspace, WORKSPACE_BYTES,
                               d->stream));
+    if (bias != NULL) {
+        add_bias_kernel<<<grid, BLOCK, 0, d->stream>>>(y, bias, w->N);
+        rc = launch_result(d, "add_bias", err);
+    }
 out:
     return rc;
+}
+
+int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
+                struct error *err)
+{
+    return cuda_linear(d, y, x, w, NULL, false, T, err);
 }
 
 /* Rows are decoded to float32 on the host, rounded to act, and copied, a piece at a time. */

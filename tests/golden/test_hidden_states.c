@@ -298,7 +298,8 @@ static void chosen_layers_and_types(void)
     m = model_open(path, ENGINE_CPU, DTYPE_F32, 2, 0);
     CHECK_OK(engine_encode(m.engine, &m.prompts[2], 1, &all, &err));
     for (int t = 0; t < 3; t++) {
-        requests[t] = (struct engine_request){layers, t + 1, types[t]};
+        requests[t] =
+            (struct engine_request){.layers = layers, .n_layers = t + 1, .dtype = types[t]};
         prompts[t] = (struct engine_prompt){m.prompts[2].ids, m.prompts[2].n, &requests[t]};
     }
     prompts[3] = m.prompts[4];
@@ -334,8 +335,8 @@ static void chosen_layers_and_types(void)
 static void wrong_requests_are_named(void)
 {
     static const int eighth[] = {8}, thirds[] = {3, 3};
-    static const struct engine_request beyond = {eighth, 1, DTYPE_F32};
-    static const struct engine_request twice = {thirds, 2, DTYPE_F32};
+    static const struct engine_request beyond = {.layers = eighth, .n_layers = 1};
+    static const struct engine_request twice = {.layers = thirds, .n_layers = 2};
     static const struct engine_request quantised = {.dtype = DTYPE_Q4_K};
     static const int32_t ids[] = {2, 1408};
     struct engine_result some;

@@ -230,6 +230,39 @@ static void matmul_matches(void)
         }
 }
 
+/* linear with and without a bias, stored and added. */
+static void linear_matches(void)
+{
+    static const int shapes[][2] = {{1, 1}, {3, 5}, {129, 48}, {320, 128}, {257, 130}};
+
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++)
+            for (int kind = 0; kind < 4; kind++) {
+                int N = shapes[i][0], K = shapes[i][1], T = lengths[j];
+                size_t n = (size_t)T * N;
+                float *w = random_floats((size_t)N * K, 4), *y = random_floats(n, 20);
+                float *bias = random_floats((size_t)N, 21);
+                float *bias_there = on_device(bias, F32_BYTES(N)), *y_there;
+                void *x = random_act((size_t)T * K, 5);
+                void *x_there = on_device(x, act_bytes((size_t)T * K));
+                struct matrix_part part = {w, DTYPE_F32, N};
+                struct matrix *a, *b;
+                bool add = kind % 2 == 1, biased = kind >= 2;
+                for (size_t k = 0; k < n && !add; k++)
+                    y[k] = NAN; /* what was there must not matter */
+                y_there = on_device(y, F32_BYTES(n));
+                CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, &err));
+                CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
+                CHECK_OK(fast->linear(fast_device, y_there, x_there, a, biased ? bias_there : NULL,
+                                      add, T, &err));
+                CHECK_OK(loops->linear(loops_device, y, x, b, biased ? bias : NULL, add, T, &err));
+                check_close("linear", back(y_there, F32_BYTES(n)), y, n, REORDERED);
+                fast->matrix_free(fast_device, a);
+                loops->matrix_free(loops_device, b);
+                release_case();
+            }
+}
+
 /* A row of a product does not depend on how many there are: on a CPU not by a bit. (cuBLASLt picks
  * another kernel for another T.) */
 static void matmul_rows_are_independent(void)
@@ -325,14 +358,16 @@ static void values_are_normed_when_asked(void)
     release_case();
 }
 
+static const int32_t packs[][5] = {{0, 1}, {0, 13}, {0, 1, 2, 40}, {0, 63, 64, 129}, {0, 300}};
+static const int n_prompts[] = {1, 1, 3, 3, 1};
+enum { N_PACKS = sizeof(packs) / sizeof(packs[0]) };
+
 static void attention_matches(void)
 {
     static const int windows[] = {1, 5, 32, 100, INT_MAX};
-    static const int32_t packs[][5] = {{0, 1}, {0, 13}, {0, 1, 2, 40}, {0, 63, 64, 129}, {0, 300}};
-    static const int n_prompts[] = {1, 1, 3, 3, 1};
 
     for (size_t i = 0; i < N_HEADS; i++)
-        for (size_t p = 0; p < sizeof(packs) / sizeof(packs[0]); p++)
+        for (size_t p = 0; p < N_PACKS; p++)
             for (size_t j = 0; j < sizeof(windows) / sizeof(windows[0]); j++) {
                 int H = heads[i][0], K = heads[i][1], E = heads[i][2], B = n_prompts[p];
                 int T = packs[p][B];
@@ -370,6 +405,124 @@ static void geglu_matches(void)
         }
 }
 
+static void gelu_matches(void)
+{
+    static const int widths[] = {1, 7, 32, 320, 2048};
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++) {
+            int F = widths[i], T = lengths[j];
+            size_t n = (size_t)T * F;
+            float *x = random_floats(n, 15);
+            void *want = host(act_bytes(n)), *y_there = on_device(want, act_bytes(n));
+            for (size_t k = 0; k < n; k++) /* to the ends of the exponential's range */
+                x[k] *= k % 3 == 0 ? 40.0f : 3.0f;
+            CHECK_OK(fast->gelu(fast_device, y_there, on_device(x, F32_BYTES(n)), T, F, &err));
+            CHECK_OK(loops->gelu(loops_device, want, x, T, F, &err));
+            check_act_close("gelu", back(y_there, act_bytes(n)), want, n);
+            release_case();
+        }
+}
+
+static void range_norm_matches(void)
+{
+    static const int widths[] = {1, 5, 48, 128, 650};
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (size_t p = 0; p < N_PACKS; p++) {
+            int D = widths[i], B = n_prompts[p], T = packs[p][B];
+            size_t n = (size_t)T * D;
+            float *x = random_floats(n, 16), *scratch = random_floats((size_t)T * 3, 17);
+            void *want = host(act_bytes(n)), *y_there = on_device(want, act_bytes(n));
+            for (int b = 0; b < B; b++) /* each prompt about its own mean, all on one side of 0 */
+                for (size_t k = (size_t)packs[p][b] * D; k < (size_t)packs[p][b + 1] * D; k++)
+                    x[k] = x[k] * (float)(b + 1) + 7.0f * (float)(b + 1);
+            CHECK_OK(fast->range_norm(fast_device, y_there, on_device(x, F32_BYTES(n)),
+                                      on_device(packs[p], sizeof(packs[p])),
+                                      on_device(scratch, F32_BYTES(T * 3)), B, T, D, &err));
+            CHECK_OK(loops->range_norm(loops_device, want, x, packs[p], scratch, B, T, D, &err));
+            check_act_close("range_norm", back(y_there, act_bytes(n)), want, n);
+            release_case();
+        }
+}
+
+/* The loop nest itself, on numbers that can be worked out by hand. */
+static void range_norm_by_hand(void)
+{
+    static const float x[] = {1, 2, 3, 6, -5, 5};
+    static const float want[] = {-3.2f, -1.6f, 0.0f, 4.8f, -4.0f, 4.0f};
+    static const int32_t begin[] = {0, 2, 3};
+    float scratch[9], got[6];
+    void *y = host(act_bytes(6));
+
+    CHECK_OK(loops->range_norm(loops_device, y, x, begin, scratch, 2, 3, 2, &err));
+    dtype_decode(got, y, act, 6);
+    check_close("by hand", got, want, 6, act == DTYPE_F32 ? 1e-5 : BF16_STEPS);
+    release_case();
+}
+
+static void fill_rows_matches(void)
+{
+    enum { P = 24, R = 6, W = 5, B = 4, X = 40 };
+    static const int32_t first[B] = {10, 0, 39, 3}, count[B] = {P, 1, 0, 7};
+    size_t n = (size_t)B * P * W;
+    float *x = random_floats((size_t)X * W, 18), *registers = random_floats((size_t)R * W, 19);
+    float *want = host(F32_BYTES(n)), *got = on_device(want, F32_BYTES(n));
+
+    CHECK_OK(fast->fill_rows(
+        fast_device, got, on_device(x, F32_BYTES(X * W)), on_device(registers, F32_BYTES(R * W)),
+        on_device(first, sizeof(first)), on_device(count, sizeof(count)), B, P, R, W, &err));
+    for (int b = 0; b < B; b++)
+        for (int p = 0; p < P; p++)
+            memcpy(want + (size_t)(b * P + p) * W,
+                   p < count[b] ? x + (size_t)(first[b] + p) * W : registers + (size_t)(p % R) * W,
+                   F32_BYTES(W));
+    CHECK(memcmp(back(got, F32_BYTES(n)), want, F32_BYTES(n)) == 0);
+    release_case();
+}
+
+/* heads, width of a head, and rows of a block, of connectors */
+static const int blocks[][3] = {{3, 64, 64}, {2, 32, 100}, {1, 512, 7}, {3, 6, 33}, {5, 128, 1}};
+enum { N_BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };
+
+static void wide_qk_norm_rope_matches(void)
+{
+    for (size_t i = 0; i < N_BLOCKS; i++)
+        for (int kind = 0; kind < 4; kind++) {
+            int H = blocks[i][0], E = blocks[i][1], P = blocks[i][2], T = 3 * P, W = H * E;
+            int stride = 3 * W + (kind % 2 == 1 ? H : 0);
+            size_t n = (size_t)T * stride, n_angles = (size_t)P * W / 2;
+            float *qkv = random_floats(n, 8), *q_w = random_floats((size_t)W, 9);
+            float *k_w = random_floats((size_t)W, 10), *cos = random_floats(n_angles, 11);
+            float *sin = random_floats(n_angles, 12), *there = on_device(qkv, F32_BYTES(n));
+            CHECK_OK(fast->wide_qk_norm_rope(
+                fast_device, there, on_device(q_w, F32_BYTES(W)), on_device(k_w, F32_BYTES(W)),
+                on_device(cos, F32_BYTES(n_angles)), on_device(sin, F32_BYTES(n_angles)), T, P, H,
+                E, stride, kind >= 2, 1e-6f, &err));
+            CHECK_OK(loops->wide_qk_norm_rope(loops_device, qkv, q_w, k_w, cos, sin, T, P, H, E,
+                                              stride, kind >= 2, 1e-6f, &err));
+            check_close("wide_qk_norm_rope", back(there, F32_BYTES(n)), qkv, n, REORDERED);
+            release_case();
+        }
+}
+
+static void full_attention_matches(void)
+{
+    for (size_t i = 0; i < N_BLOCKS; i++)
+        for (int gated = 0; gated < 2; gated++) {
+            int H = blocks[i][0], E = blocks[i][1], P = blocks[i][2], T = 3 * P;
+            size_t n_in = (size_t)T * (3 * H * E + gated * H), n = (size_t)T * H * E;
+            float scale = 6.0f / sqrtf((float)E), *qkvg = random_floats(n_in, 13);
+            void *want = host(act_bytes(n)), *o_there = on_device(want, act_bytes(n));
+            CHECK_OK(fast->full_attention(fast_device, o_there, on_device(qkvg, F32_BYTES(n_in)), T,
+                                          P, H, E, scale, gated, &err));
+            CHECK_OK(
+                loops->full_attention(loops_device, want, qkvg, T, P, H, E, scale, gated, &err));
+            check_act_close("full_attention", back(o_there, act_bytes(n)), want, n);
+            release_case();
+        }
+}
+
 static void run_all(const struct ops *table, const char *name, enum dtype type, int n_threads)
 {
     struct device_options options = {.act = type, .n_threads = n_threads};
@@ -400,11 +553,18 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     RUN(rmsnorm_matches);
     RUN(the_sum_is_scaled);
     RUN(matmul_matches);
+    RUN(linear_matches);
     RUN(matmul_rows_are_independent);
     RUN(qk_norm_rope_matches);
     RUN(values_are_normed_when_asked);
     RUN(attention_matches);
     RUN(geglu_matches);
+    RUN(gelu_matches);
+    RUN(range_norm_matches);
+    RUN(range_norm_by_hand);
+    RUN(fill_rows_matches);
+    RUN(wide_qk_norm_rope_matches);
+    RUN(full_attention_matches);
     fast->close(fast_device);
     loops->close(loops_device);
 }

@@ -49,9 +49,9 @@ static void digest_of(char digest[MODEL_DIGEST_SIZE], const char *path, bool cac
 
     CHECK_OK(model_file_open(&m, path, &err));
     if (cached)
-        CHECK_OK(model_file_cached_digest(m, 2, digest, &err));
+        CHECK_OK(model_file_cached_digest(m, NULL, 2, digest, &err));
     else
-        CHECK_OK(model_file_digest(m, 2, digest, &err));
+        CHECK_OK(model_file_digest(m, NULL, 2, digest, &err));
     model_file_close(m);
 }
 
@@ -147,7 +147,7 @@ static void a_known_one_costs_no_reading(void)
     digest_of(want, FOLDER, true);
     CHECK_OK(model_file_open(&m, FOLDER, &err));
     CHECK(truncate(FOLDER "/model.safetensors", 0) == 0); /* whoever reads it now gets SIGBUS */
-    CHECK_OK(model_file_cached_digest(m, 1, got, &err));
+    CHECK_OK(model_file_cached_digest(m, NULL, 1, got, &err));
     CHECK_TEXT(got, want);
     model_file_close(m);
 }

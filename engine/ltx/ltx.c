@@ -1,0 +1,257 @@
+/* ltx.c - the extractor's and the connectors' forward pass, a list of ops for every backend.
+ *
+ * As in the decoder, sums and the residual stream are float32 and a matmul reads the device's
+ * compute type. The connectors work on LTX_ROWS rows a prompt, whatever its length; their memory is
+ * bounded by how many prompts go through at once. */
+#include "engine/ltx/ltx.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static const float EPS = 1e-6f; /* of every norm here */
+
+enum { MAX_PROMPTS = 4 }; /* through a connector at once: their rows fill any device */
+
+struct ltx {
+    const struct ltx_weights *weights;
+    enum dtype act;
+    int max_batch_tokens, max_prompts; /* prompts that go through a connector at once */
+
+    /* the pack */
+    int B, T, n_added;
+    bool wanted[LTX_N_MODALITIES];
+    int32_t *host_begin;               /* host, [max_batch_tokens + 1] */
+    int32_t *host_first;               /* host, [2 * max_prompts]: first tokens, then counts */
+    int32_t *begin;                    /* device, [B + 1] */
+    float *scratch;                    /* device, [T, 3]; V1 only */
+    void *normed;                      /* device, [T, D] act: what the projection reads */
+    float *features[LTX_N_MODALITIES]; /* device, [T, width]; V1: the first serves both */
+
+    /* a connector's activations, on the device; R is max_prompts * LTX_ROWS, W the wider one */
+    int32_t *first, *count; /* [max_prompts] */
+    float *h;               /* [R, W] the residual stream */
+    float *wide;            /* [R, max(3W + H, 4W)] q, k, v and gate; then the feed-forward */
+    void *x;                /* [R, 4W] act: what the next matmul reads */
+
+    _Atomic uint64_t steps;
+};
+
+/* Device memory for n things of `size` bytes; NULL, and *rc set, when this or an earlier one
+ * failed. */
+static void *take(const struct ltx *x, size_t n, size_t size, int *rc, struct error *err)
+{
+    void *memory = NULL;
+
+    if (*rc == OK)
+        *rc = x->weights->ops->alloc(x->weights->device, &memory, n * size, err);
+    return memory;
+}
+
+static int take_memory(struct ltx *x, struct error *err)
+{
+    const struct ltx_weights *w = x->weights;
+    size_t T = (size_t)x->max_batch_tokens, rows = (size_t)x->max_prompts * LTX_ROWS;
+    size_t W = 0, wide = 0, act = dtype_info(x->act)->bytes;
+    int rc = OK;
+
+    if ((x->host_begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
+        (x->host_first = calloc((size_t)x->max_prompts * 2, sizeof(int32_t))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %zu tokens", T);
+    x->begin = take(x, T + 1, sizeof(int32_t), &rc, err);
+    x->normed = take(x, T * w->D, act, &rc, err);
+    if (w->config.extractor == LTX_EXTRACTOR_V1)
+        x->scratch = take(x, T * 3, sizeof(float), &rc, err);
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        const struct ltx_connector_config *c = &w->config.connectors[m];
+        size_t needed = (size_t)(c->H > c->W ? 3 * c->W + c->H : 4 * c->W);
+        if (w->projections[m].width > 0)
+            x->features[m] = take(x, T * w->projections[m].width, sizeof(float), &rc, err);
+        W = W > (size_t)c->W ? W : (size_t)c->W;
+        wide = wide > needed ? wide : needed;
+    }
+    x->first = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
+    x->count = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
+    x->h = take(x, rows * W, sizeof(float), &rc, err);
+    x->wide = take(x, rows * wide, sizeof(float), &rc, err);
+    x->x = take(x, rows * 4 * W, act, &rc, err);
+    return rc;
+}
+
+int ltx_create(struct ltx **out, const struct ltx_weights *weights, enum dtype act,
+               int max_batch_tokens, struct error *err)
+{
+    struct ltx *x;
+    int rc;
+
+    *out = NULL;
+    if ((x = calloc(1, sizeof(*x))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory");
+    x->weights = weights;
+    x->act = act;
+    x->max_batch_tokens = max_batch_tokens;
+    x->max_prompts = max_batch_tokens / LTX_ROWS;
+    if (x->max_prompts < 1)
+        x->max_prompts = 1;
+    if (x->max_prompts > MAX_PROMPTS)
+        x->max_prompts = MAX_PROMPTS;
+    if ((rc = take_memory(x, err)) != OK)
+        goto out;
+    *out = x;
+    x = NULL;
+out:
+    ltx_free(x);
+    return rc;
+}
+
+void ltx_free(struct ltx *x)
+{
+    if (x == NULL)
+        return;
+    void *taken[] = {x->begin, x->scratch, x->normed, x->features[LTX_VIDEO],
+                     x->first, x->count,   x->h,      x->features[LTX_AUDIO],
+                     x->wide,  x->x};
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
+        x->weights->ops->release(x->weights->device, taken[i]);
+    free(x->host_begin);
+    free(x->host_first);
+    free(x);
+}
+
+/* ---- the extractor ---- */
+
+int ltx_begin(struct ltx *x, const int32_t *begin, int B, const bool *wanted, struct error *err)
+{
+    const struct ltx_weights *w = x->weights;
+
+    if (begin[B] > x->max_batch_tokens)
+        return error_set(err, ERR_SIZE, "ltx: %d tokens in a batch, room for %d", (int)begin[B],
+                         x->max_batch_tokens);
+    x->B = B;
+    x->T = begin[B];
+    x->n_added = 0;
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        x->wanted[m] = wanted[m];
+    if (w->config.extractor == LTX_EXTRACTOR_V1) { /* one projection for both */
+        x->wanted[LTX_VIDEO] = wanted[LTX_VIDEO] || wanted[LTX_AUDIO];
+        x->wanted[LTX_AUDIO] = false;
+    }
+    for (int b = 0; b <= B; b++)
+        x->host_begin[b] = begin[b];
+    return w->ops->upload(w->device, x->begin, x->host_begin, ((size_t)B + 1) * sizeof(int32_t),
+                          err);
+}
+
+int ltx_add_state(struct ltx *x, const float *h, struct error *err)
+{
+    const struct ltx_weights *w = x->weights;
+    const struct ops *ops = w->ops;
+    struct device *d = w->device;
+    int s = x->n_added++, rc;
+
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        const struct ltx_projection *p = &w->projections[m];
+        if (!x->wanted[m])
+            continue;
+        rc = w->config.extractor == LTX_EXTRACTOR_V1
+                 ? ops->range_norm(d, x->normed, h, x->begin, x->scratch, x->B, x->T, w->D, err)
+                 : ops->rmsnorm(d, x->normed, x->act, h, p->scale, x->T, w->D, EPS, err);
+        if (rc != OK)
+            return rc;
+        /* the first state brings the bias, and what was there before is gone */
+        if ((rc = ops->linear(d, x->features[m], x->normed, p->states[s], s == 0 ? p->bias : NULL,
+                              s > 0, x->T, err)) != OK)
+            return rc;
+    }
+    return OK;
+}
+
+const float *ltx_features(const struct ltx *x, enum ltx_modality modality)
+{
+    bool shared = x->weights->config.extractor == LTX_EXTRACTOR_V1;
+
+    return x->features[shared ? LTX_VIDEO : modality];
+}
+
+/* ---- the connectors ---- */
+
+static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
+                         const struct ltx_block *b, const struct ltx_connector_config *config,
+                         int R, struct error *err)
+{
+    const struct ltx_config *all = &x->weights->config;
+    const struct ops *ops = x->weights->ops;
+    struct device *d = x->weights->device;
+    int W = config->W, H = config->H, E = config->E, stride = 3 * W + (all->gated ? H : 0), rc;
+    float scale = (float)(1.0 / sqrt(E));
+
+    /* attention: h += out(gate * attention(norm(h))) */
+    if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
+        (rc = ops->linear(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, false, R, err)) != OK ||
+        (rc = ops->wide_qk_norm_rope(d, x->wide, b->q_norm, b->k_norm, c->cos, c->sin, R, LTX_ROWS,
+                                     H, E, stride, all->rope == LTX_ROPE_INTERLEAVED, EPS, err)) !=
+            OK ||
+        (rc = ops->full_attention(d, x->x, x->wide, R, LTX_ROWS, H, E, scale, all->gated, err)) !=
+            OK ||
+        (rc = ops->linear(d, x->h, x->x, b->out.w, b->out.bias, true, R, err)) != OK)
+        return rc;
+    /* feed-forward: h += out(gelu(in(norm(h)))) */
+    if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
+        (rc = ops->linear(d, x->wide, x->x, b->ff_in.w, b->ff_in.bias, false, R, err)) != OK ||
+        (rc = ops->gelu(d, x->x, x->wide, R, 4 * W, err)) != OK ||
+        (rc = ops->linear(d, x->h, x->x, b->ff_out.w, b->ff_out.bias, true, R, err)) != OK)
+        return rc;
+    atomic_fetch_add_explicit(&x->steps, 1, memory_order_relaxed);
+    return OK;
+}
+
+/* Up to max_prompts prompts; their embeddings are left in h. */
+static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts, int n,
+                   struct error *err)
+{
+    const struct ltx_weights *w = x->weights;
+    const struct ltx_connector_config *config = &w->config.connectors[modality];
+    const struct ltx_connector_weights *c = &w->connectors[modality];
+    int32_t *host_count = x->host_first + x->max_prompts;
+    size_t bytes = (size_t)n * sizeof(int32_t);
+    int R = n * LTX_ROWS, rc;
+
+    /* an earlier upload from the same memory must be over */
+    if ((rc = w->ops->sync(w->device, err)) != OK)
+        return rc;
+    for (int i = 0; i < n; i++) {
+        x->host_first[i] = x->host_begin[prompts[i]];
+        host_count[i] = x->host_begin[prompts[i] + 1] - x->host_begin[prompts[i]];
+    }
+    if ((rc = w->ops->upload(w->device, x->first, x->host_first, bytes, err)) != OK ||
+        (rc = w->ops->upload(w->device, x->count, host_count, bytes, err)) != OK ||
+        (rc = w->ops->fill_rows(w->device, x->h, ltx_features(x, modality), c->registers, x->first,
+                                x->count, n, LTX_ROWS, config->R, config->W, err)) != OK)
+        return rc;
+    for (int i = 0; i < config->L; i++)
+        if ((rc = forward_block(x, c, &c->blocks[i], config, R, err)) != OK)
+            return rc;
+    return w->ops->rmsnorm(w->device, x->h, DTYPE_F32, x->h, c->ones, R, config->W, EPS, err);
+}
+
+int ltx_embed(struct ltx *x, enum ltx_modality modality, const int *prompts, int n,
+              ltx_sink_fn *sink, void *sink_arg, struct error *err)
+{
+    size_t block = (size_t)LTX_ROWS * x->weights->config.connectors[modality].W;
+    int rc;
+
+    for (int done = 0; done < n; done += x->max_prompts) {
+        int now = n - done < x->max_prompts ? n - done : x->max_prompts;
+        if ((rc = forward(x, modality, prompts + done, now, err)) != OK)
+            return rc;
+        for (int i = 0; i < now; i++)
+            if ((rc = sink(sink_arg, prompts[done + i], x->h + (size_t)i * block, err)) != OK)
+                return rc;
+    }
+    return OK;
+}
+
+uint64_t ltx_steps(const struct ltx *x)
+{
+    return atomic_load_explicit(&x->steps, memory_order_relaxed);
+}

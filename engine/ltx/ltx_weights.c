@@ -1,0 +1,448 @@
+/* ltx_weights.c - see ltx_weights.h.
+ *
+ * One walk over all tensors serves both callers: it either lists them or loads them. */
+#include "engine/ltx/ltx_weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "engine/ltx/connector_rope.h"
+
+enum { NAME_CAP = 160, MAX_PARTS = 4, REPACK_BYTES = 256 << 20 };
+
+struct loader {
+    const struct ltx_checkpoint *checkpoint;
+    struct ltx_weights *w;
+    enum dtype act;
+    ltx_progress_fn *progress;
+    void *progress_arg;
+    uint64_t bytes_done;
+    /* listing: nothing is read */
+    bool listing;
+    struct tensor *list;
+    size_t n_listed, list_cap;
+};
+
+static int list_tensor(struct loader *l, const struct tensor *t, struct error *err)
+{
+    if (l->n_listed == l->list_cap) {
+        size_t cap = l->list_cap > 0 ? 2 * l->list_cap : 64;
+        struct tensor *list = realloc(l->list, cap * sizeof(*list));
+        if (list == NULL)
+            return error_set(err, ERR_MEM, "ltx: no memory for a list of tensors");
+        l->list = list;
+        l->list_cap = cap;
+    }
+    l->list[l->n_listed++] = *t;
+    return OK;
+}
+
+/* The tensor `prefix` + `name`, listed or found to be finite. */
+static int take_tensor(struct loader *l, struct tensor *t, const char *prefix, const char *name,
+                       int n_dims, const size_t *shape, struct error *err)
+{
+    char full[NAME_CAP];
+    int rc;
+
+    snprintf(full, sizeof(full), "%s%s", prefix, name);
+    if ((rc = ltx_checkpoint_tensor(l->checkpoint, t, full, n_dims, shape, err)) != OK)
+        return rc;
+    if (l->listing)
+        return list_tensor(l, t, err);
+    if (!tensor_is_finite(t))
+        return error_set(err, ERR_FORMAT, "%s: %s: holds a NaN or an infinity", t->file, t->name);
+    return OK;
+}
+
+static void advance(struct loader *l, uint64_t bytes)
+{
+    l->bytes_done += bytes;
+    if (l->progress != NULL)
+        l->progress(l->progress_arg, l->bytes_done);
+}
+
+/* n floats of the host's to the device. */
+static int put(struct loader *l, float **out, const float *host, size_t n, struct error *err)
+{
+    struct ltx_weights *w = l->w;
+    void *memory;
+    int rc;
+
+    if ((rc = w->ops->alloc(w->device, &memory, n * sizeof(float), err)) != OK)
+        return rc;
+    *out = memory;
+    w->bytes += n * sizeof(float);
+    if ((rc = w->ops->upload(w->device, memory, host, n * sizeof(float), err)) != OK)
+        return rc;
+    return w->ops->sync(w->device, err); /* the host's may go away */
+}
+
+/* [n] of one number. */
+static int put_constant(struct loader *l, float **out, float value, int n, struct error *err)
+{
+    float *host;
+    int rc;
+
+    if (l->listing)
+        return OK;
+    if ((host = malloc((size_t)n * sizeof(float))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %d numbers", n);
+    for (int i = 0; i < n; i++)
+        host[i] = value;
+    rc = put(l, out, host, (size_t)n, err);
+    free(host);
+    return rc;
+}
+
+/* Tensors of `columns` numbers a row (0: vectors), `rows[i]` rows in tensor i, stacked as float32.
+ */
+static int load_floats(struct loader *l, float **out, const char *prefix, int n_parts,
+                       const char *const *names, const int *rows, int columns, struct error *err)
+{
+    struct tensor parts[MAX_PARTS];
+    size_t n = 0, done = 0, width = columns > 0 ? (size_t)columns : 1;
+    uint64_t bytes = 0;
+    float *host;
+    int rc;
+
+    for (int i = 0; i < n_parts; i++) {
+        size_t shape[2] = {(size_t)rows[i], width};
+        if ((rc = take_tensor(l, &parts[i], prefix, names[i], columns > 0 ? 2 : 1, shape, err)) !=
+            OK)
+            return rc;
+        n += (size_t)rows[i] * width;
+        bytes += parts[i].bytes;
+    }
+    if (l->listing)
+        return OK;
+    if ((host = malloc(n * sizeof(float))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %s%s", prefix, names[0]);
+    for (int i = 0; i < n_parts; i++) {
+        dtype_decode(host + done, parts[i].data, parts[i].type, (size_t)rows[i] * width);
+        done += (size_t)rows[i] * width;
+    }
+    rc = put(l, out, host, n, err);
+    free(host);
+    advance(l, bytes);
+    return rc;
+}
+
+static int load_vector(struct loader *l, float **out, const char *prefix, const char *name, int n,
+                       struct error *err)
+{
+    return load_floats(l, out, prefix, 1, &name, &n, 0, err);
+}
+
+/* One resident product from up to MAX_PARTS layers of K inputs; names[i] has rows[i] outputs. */
+static int load_linear(struct loader *l, struct ltx_linear *out, const char *prefix, int n_parts,
+                       const char *const *names, const int *rows, int K, bool biased,
+                       struct error *err)
+{
+    char weights[MAX_PARTS][64], biases[MAX_PARTS][64];
+    const char *bias_names[MAX_PARTS];
+    struct matrix_part parts[MAX_PARTS];
+    uint64_t bytes = 0;
+    int rc;
+
+    for (int i = 0; i < n_parts; i++) {
+        size_t shape[2] = {(size_t)rows[i], (size_t)K};
+        struct tensor t;
+        snprintf(weights[i], sizeof(weights[i]), "%s.weight", names[i]);
+        snprintf(biases[i], sizeof(biases[i]), "%s.bias", names[i]);
+        bias_names[i] = biases[i];
+        if ((rc = take_tensor(l, &t, prefix, weights[i], 2, shape, err)) != OK)
+            return rc;
+        parts[i] = (struct matrix_part){t.data, t.type, rows[i]};
+        bytes += t.bytes;
+    }
+    if (!l->listing) {
+        struct ltx_weights *w = l->w;
+        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, err)) != OK)
+            return rc;
+        w->bytes += w->ops->matrix_bytes(out->w);
+        advance(l, bytes);
+    }
+    return biased ? load_floats(l, &out->bias, prefix, n_parts, bias_names, rows, 0, err) : OK;
+}
+
+/* ---- the projection ---- */
+
+/* States s .. s + n - 1 of a [rows, D * S] tensor, to n matrices [rows, D] end to end at `to`. */
+static void repack(char *to, const struct tensor *t, int rows, int S, int D, int s, int n)
+{
+    size_t size = dtype_info(t->type)->bytes, matrix = (size_t)rows * D * size;
+
+    for (size_t i = 0; i < (size_t)rows * D; i++) {
+        const char *from = (const char *)t->data + (i * S + s) * size;
+        if (size == 2)
+            for (int k = 0; k < n; k++)
+                memcpy(to + k * matrix + i * 2, from + (size_t)k * 2, 2);
+        else
+            for (int k = 0; k < n; k++)
+                memcpy(to + k * matrix + i * 4, from + (size_t)k * 4, 4);
+    }
+}
+
+/* Several states at a time, as each walk touches the whole tensor, but not all at once: a real one
+ * has 1.5 GB. */
+static int load_states(struct loader *l, struct ltx_projection *p, const struct tensor *t,
+                       struct error *err)
+{
+    struct ltx_weights *w = l->w;
+    int S = w->S, D = w->D, group, rc = OK;
+    size_t matrix = (size_t)p->width * D * dtype_info(t->type)->bytes;
+    char *packed;
+
+    group = (int)(REPACK_BYTES / matrix) < S ? (int)(REPACK_BYTES / matrix) : S;
+    if (group < 1)
+        group = 1;
+    if ((p->states = calloc((size_t)S, sizeof(*p->states))) == NULL ||
+        (packed = malloc((size_t)group * matrix)) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory to repack %s", t->name);
+    for (int s = 0; s < S; s += group) {
+        int n = S - s < group ? S - s : group;
+        repack(packed, t, p->width, S, D, s, n);
+        for (int k = 0; k < n; k++) {
+            struct matrix_part part = {packed + (size_t)k * matrix, t->type, p->width};
+            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], &part, 1, D, err)) != OK)
+                goto out;
+            w->bytes += w->ops->matrix_bytes(p->states[s + k]);
+            advance(l, matrix);
+        }
+    }
+out:
+    free(packed);
+    return rc;
+}
+
+/* Says what is wrong when the columns are another Gemma's. */
+static int check_columns(const struct loader *l, const char *prefix, const char *name,
+                         size_t columns, struct error *err)
+{
+    const struct ltx_weights *w = l->w;
+    char full[NAME_CAP];
+    struct tensor t;
+
+    snprintf(full, sizeof(full), "%s%s", prefix, name);
+    if (!ltx_checkpoint_find(l->checkpoint, &t, full) || t.n_dims != 2 || t.shape[1] == columns)
+        return OK; /* what else may be wrong has its own sentence */
+    return error_set(err, ERR_FORMAT,
+                     "%s: %s: made for another Gemma: its rows have %zu numbers, but this Gemma "
+                     "has %d hidden states of %d, which makes %zu",
+                     t.file, t.name, t.shape[1], w->S, w->D, columns);
+}
+
+static int load_projection(struct loader *l, enum ltx_modality modality, struct error *err)
+{
+    static const char prefix[] = "text_embedding_projection.";
+    struct ltx_weights *w = l->w;
+    struct ltx_projection *p = &w->projections[modality];
+    bool v2 = w->config.extractor == LTX_EXTRACTOR_V2;
+    size_t shape[2] = {(size_t)w->config.connectors[modality].W, (size_t)w->S * w->D};
+    char weight[64], bias[64];
+    struct tensor t;
+    int rc;
+
+    snprintf(weight, sizeof(weight), "%s%saggregate_embed.weight",
+             v2 ? ltx_modality_name(modality) : "", v2 ? "_" : "");
+    snprintf(bias, sizeof(bias), "%s_aggregate_embed.bias", ltx_modality_name(modality));
+    p->width = w->config.connectors[modality].W;
+    if ((rc = check_columns(l, prefix, weight, shape[1], err)) != OK ||
+        (rc = take_tensor(l, &t, prefix, weight, 2, shape, err)) != OK ||
+        (!l->listing && (rc = load_states(l, p, &t, err)) != OK))
+        return rc;
+    if (!v2)
+        return OK;
+    if ((rc = load_vector(l, &p->bias, prefix, bias, p->width, err)) != OK)
+        return rc;
+    return put_constant(l, &p->scale, (float)sqrt((double)p->width / w->D), w->D, err);
+}
+
+/* ---- the connectors ---- */
+
+static int load_block(struct loader *l, struct ltx_block *block, const char *connector, int index,
+                      const struct ltx_connector_config *c, struct error *err)
+{
+    static const char *const qkvg[] = {"attn1.to_q", "attn1.to_k", "attn1.to_v",
+                                       "attn1.to_gate_logits"};
+    static const char *const out[] = {"attn1.to_out.0"};
+    static const char *const ff_in[] = {"ff.net.0.proj"};
+    static const char *const ff_out[] = {"ff.net.2"};
+    const int qkvg_rows[] = {c->W, c->W, c->W, c->H}, ff_rows = 4 * c->W;
+    bool gated = l->w->config.gated, ff_bias = l->w->config.ff_bias;
+    char prefix[NAME_CAP], gate[NAME_CAP + 32];
+    int rc;
+
+    snprintf(prefix, sizeof(prefix), "%stransformer_1d_blocks.%d.", connector, index);
+    snprintf(gate, sizeof(gate), "%sattn1.to_gate_logits.weight", prefix);
+    if (!gated && ltx_checkpoint_find(l->checkpoint, NULL, gate))
+        return error_set(err, ERR_FORMAT,
+                         "ltx: %s is there, but the config's connector_apply_gated_attention is "
+                         "not true",
+                         gate);
+    if ((rc = load_linear(l, &block->qkvg, prefix, gated ? 4 : 3, qkvg, qkvg_rows, c->W, true,
+                          err)) != OK ||
+        (rc = load_vector(l, &block->q_norm, prefix, "attn1.q_norm.weight", c->W, err)) != OK ||
+        (rc = load_vector(l, &block->k_norm, prefix, "attn1.k_norm.weight", c->W, err)) != OK ||
+        (rc = load_linear(l, &block->out, prefix, 1, out, &c->W, c->W, true, err)) != OK ||
+        (rc = load_linear(l, &block->ff_in, prefix, 1, ff_in, &ff_rows, c->W, ff_bias, err)) !=
+            OK ||
+        (rc = load_linear(l, &block->ff_out, prefix, 1, ff_out, &c->W, ff_rows, ff_bias, err)) !=
+            OK)
+        return rc;
+    return OK;
+}
+
+static int build_rope(struct loader *l, struct ltx_connector_weights *out, int W, struct error *err)
+{
+    size_t n = (size_t)LTX_ROWS * (W / 2);
+    float *cos_host = malloc(n * sizeof(float)), *sin_host = malloc(n * sizeof(float));
+    int rc;
+
+    if (cos_host == NULL || sin_host == NULL) {
+        rc = error_set(err, ERR_MEM, "ltx: no memory for the rotary tables");
+        goto out;
+    }
+    connector_rope_build(cos_host, sin_host, &l->w->config, W, LTX_ROWS, l->act);
+    if ((rc = put(l, &out->cos, cos_host, n, err)) == OK)
+        rc = put(l, &out->sin, sin_host, n, err);
+out:
+    free(cos_host);
+    free(sin_host);
+    return rc;
+}
+
+static int load_connector(struct loader *l, enum ltx_modality modality, struct error *err)
+{
+    static const char *const registers[] = {"learnable_registers"};
+    const struct ltx_connector_config *c = &l->w->config.connectors[modality];
+    struct ltx_connector_weights *out = &l->w->connectors[modality];
+    const char *prefix = ltx_connector_prefix(modality);
+    char next[NAME_CAP];
+    int rc;
+
+    snprintf(next, sizeof(next), "%stransformer_1d_blocks.%d.attn1.to_q.weight", prefix, c->L);
+    if (ltx_checkpoint_find(l->checkpoint, NULL, next))
+        return error_set(err, ERR_FORMAT, "ltx: %s is there, but the config has %d blocks", next,
+                         c->L);
+    if ((out->blocks = calloc((size_t)c->L + 1, sizeof(*out->blocks))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %d blocks", c->L);
+    if ((rc = load_floats(l, &out->registers, prefix, 1, registers, &c->R, c->W, err)) != OK ||
+        (rc = put_constant(l, &out->ones, 1.0f, c->W, err)) != OK)
+        return rc;
+    for (int i = 0; i < c->L; i++)
+        if ((rc = load_block(l, &out->blocks[i], prefix, i, c, err)) != OK)
+            return rc;
+    return l->listing ? OK : build_rope(l, out, c->W, err);
+}
+
+static int load_all(struct loader *l, struct error *err)
+{
+    const struct ltx_config *c = &l->w->config;
+    int n_modalities = c->has_audio ? LTX_N_MODALITIES : 1, rc;
+
+    for (int m = 0; m < n_modalities; m++) {
+        if ((m == LTX_VIDEO || c->extractor == LTX_EXTRACTOR_V2) &&
+            (rc = load_projection(l, (enum ltx_modality)m, err)) != OK)
+            return rc;
+        if ((rc = load_connector(l, (enum ltx_modality)m, err)) != OK)
+            return rc;
+    }
+    /* one projection for both: it must be as wide as both */
+    if (c->has_audio && c->extractor == LTX_EXTRACTOR_V1 &&
+        c->connectors[LTX_AUDIO].W != c->connectors[LTX_VIDEO].W)
+        return error_set(err, ERR_FORMAT,
+                         "ltx: one projection serves both connectors, but video is %d wide and "
+                         "audio %d",
+                         c->connectors[LTX_VIDEO].W, c->connectors[LTX_AUDIO].W);
+    return OK;
+}
+
+int ltx_weights_find(const struct ltx_checkpoint *checkpoint, int S, int D, struct tensor **tensors,
+                     size_t *n, struct error *err)
+{
+    struct ltx_weights nothing = {.config = *ltx_checkpoint_config(checkpoint), .S = S, .D = D};
+    struct loader l = {.checkpoint = checkpoint, .w = &nothing, .listing = true};
+    int rc = load_all(&l, err);
+
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        free(nothing.connectors[m].blocks);
+    if (rc != OK) {
+        free(l.list);
+        l = (struct loader){0};
+    }
+    *tensors = l.list;
+    *n = l.n_listed;
+    return rc;
+}
+
+int ltx_weights_load(struct ltx_weights **out, const struct ltx_checkpoint *checkpoint, int S,
+                     int D, const struct ops *ops, struct device *device, enum dtype act,
+                     ltx_progress_fn *progress, void *progress_arg, struct error *err)
+{
+    struct loader l = {
+        .checkpoint = checkpoint, .act = act, .progress = progress, .progress_arg = progress_arg};
+    struct tensor *tensors;
+    size_t n;
+    int rc;
+
+    *out = NULL;
+    /* a file that lacks its last tensor is refused before any work */
+    if ((rc = ltx_weights_find(checkpoint, S, D, &tensors, &n, err)) != OK)
+        return rc;
+    free(tensors);
+    if ((l.w = calloc(1, sizeof(*l.w))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory");
+    *l.w = (struct ltx_weights){
+        .ops = ops, .device = device, .config = *ltx_checkpoint_config(checkpoint), .S = S, .D = D};
+    if ((rc = load_all(&l, err)) != OK)
+        goto out;
+    *out = l.w;
+    l.w = NULL;
+out:
+    ltx_weights_free(l.w);
+    return rc;
+}
+
+static void linear_free(const struct ltx_weights *w, struct ltx_linear *linear)
+{
+    w->ops->matrix_free(w->device, linear->w);
+    w->ops->release(w->device, linear->bias);
+}
+
+static void connector_free(const struct ltx_weights *w, struct ltx_connector_weights *c, int L)
+{
+    for (int i = 0; c->blocks != NULL && i < L; i++) {
+        struct ltx_block *b = &c->blocks[i];
+        linear_free(w, &b->qkvg);
+        linear_free(w, &b->out);
+        linear_free(w, &b->ff_in);
+        linear_free(w, &b->ff_out);
+        w->ops->release(w->device, b->q_norm);
+        w->ops->release(w->device, b->k_norm);
+    }
+    free(c->blocks);
+    w->ops->release(w->device, c->registers);
+    w->ops->release(w->device, c->ones);
+    w->ops->release(w->device, c->cos);
+    w->ops->release(w->device, c->sin);
+}
+
+void ltx_weights_free(struct ltx_weights *w)
+{
+    if (w == NULL)
+        return;
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        struct ltx_projection *p = &w->projections[m];
+        for (int s = 0; p->states != NULL && s < w->S; s++)
+            w->ops->matrix_free(w->device, p->states[s]);
+        free(p->states);
+        w->ops->release(w->device, p->bias);
+        w->ops->release(w->device, p->scale);
+        connector_free(w, &w->connectors[m], w->config.connectors[m].L);
+    }
+    free(w);
+}

@@ -1,0 +1,62 @@
+/* ltx_weights.h - the weights of LTX's extractor and connectors, resident on one device.
+ *
+ * The projection's columns are repacked here, from the file's order (number d of state s is column
+ * d * S + s) to one matrix a state, so that each state can be added to the features as it comes.
+ * Used by the thread that owns the device. */
+#pragma once
+#include "engine/files/ltx_checkpoint.h"
+#include "kernels/ops.h"
+
+/* A product with its bias, NULL where there is none. */
+struct ltx_linear {
+    struct matrix *w; /* [N, K] */
+    float *bias;      /* device, [N] */
+};
+
+struct ltx_block {
+    struct ltx_linear qkvg;   /* q, k, v and, where gated, the gate's logits: [3W (+ H), W] */
+    struct ltx_linear out;    /* [W, W] */
+    struct ltx_linear ff_in;  /* [4W, W] */
+    struct ltx_linear ff_out; /* [W, 4W] */
+    float *q_norm, *k_norm;   /* device, [W] */
+};
+
+struct ltx_connector_weights {
+    struct ltx_block *blocks; /* [L] */
+    float *registers;         /* device, [R, W] */
+    float *ones;              /* device, [W]: the weight of norms that have none */
+    float *cos, *sin;         /* device, [LTX_ROWS, W/2] */
+};
+
+struct ltx_projection {
+    int width;              /* of the features; 0: there is none */
+    struct matrix **states; /* [S], each [width, D] */
+    float *bias;            /* device, [width]; NULL in V1 */
+    float *scale;           /* device, [D], all sqrt(width / D); NULL in V1 */
+};
+
+struct ltx_weights {
+    const struct ops *ops;
+    struct device *device;
+    struct ltx_config config;
+    int S, D;
+    struct ltx_projection projections[LTX_N_MODALITIES]; /* V1: the first serves both */
+    struct ltx_connector_weights connectors[LTX_N_MODALITIES];
+    size_t bytes; /* resident */
+};
+
+typedef void ltx_progress_fn(void *arg, uint64_t bytes_done);
+
+/* Finds and checks every tensor that ltx_weights_load() would read, for a Gemma of S hidden states
+ * of width D. *tensors [*n] belongs to the caller (free); the views are valid until the checkpoint
+ * is closed. ERR_FORMAT: one is missing, has another shape (made for another Gemma, for example),
+ * or is there and contradicts the config. */
+int ltx_weights_find(const struct ltx_checkpoint *checkpoint, int S, int D, struct tensor **tensors,
+                     size_t *n, struct error *err);
+
+/* `act` is the device's compute type. The checkpoint may be closed afterwards. On failure *out is
+ * NULL. ERR_FORMAT: as above, or a weight is no finite number; ERR_MEM; ERR_GPU. */
+int ltx_weights_load(struct ltx_weights **out, const struct ltx_checkpoint *checkpoint, int S,
+                     int D, const struct ops *ops, struct device *device, enum dtype act,
+                     ltx_progress_fn *progress, void *progress_arg, struct error *err);
+void ltx_weights_free(struct ltx_weights *w); /* NULL and half-built are fine */
