@@ -101,19 +101,20 @@ static int describe(struct answer_prompt *described, struct buf *layers,
         struct answer_prompt *d = &described[i];
         d->n_tokens = (int)tokens->n;
         d->truncated = tokens->n < tokens->n_uncut;
-        d->n_tensors = 2;
-        d->tensors[0] =
-            (struct answer_tensor){"hidden_states",
-                                   "",
-                                   3,
-                                   {(size_t)r->n_states, (size_t)r->n_tokens, (size_t)r->width},
-                                   r->bytes};
-        snprintf(d->tensors[0].dtype, sizeof(d->tensors[0].dtype), "%s",
-                 dtype_info(r->dtype)->name);
-        d->tensors[1] =
+        for (int k = 0; k < r->n_tensors; k++) {
+            const struct engine_tensor *from = &r->tensors[k];
+            struct answer_tensor *to = &d->tensors[k];
+            snprintf(to->name, sizeof(to->name), "%s", from->name);
+            snprintf(to->dtype, sizeof(to->dtype), "%s", dtype_info(from->dtype)->name);
+            to->n_dims = from->n_dims;
+            memcpy(to->shape, from->shape, sizeof(from->shape));
+            to->bytes = from->bytes;
+        }
+        d->tensors[r->n_tensors] =
             (struct answer_tensor){"token_ids", "I32", 1, {tokens->n}, tokens->n * sizeof(int32_t)};
+        d->n_tensors = r->n_tensors + 1;
     }
-    for (int s = 0; s < results[0].n_states && rc == OK; s++)
+    for (int s = 0; s < (int)results[0].tensors[0].shape[0] && rc == OK; s++)
         rc = buf_printf(layers, err, "%s%d", s > 0 ? "," : "",
                         request->n_layers > 0 ? request->layers[s] : s);
     return rc;
@@ -149,12 +150,15 @@ static int write_file(struct file_writer *writer, const struct engine *engine,
     if ((rc = layout_safetensors(&layout, &answer, err)) != OK ||
         (rc = file_writer_append(writer, layout.text.data, layout.text.len, err)) != OK)
         goto out;
-    for (size_t i = 0; i < prompts->n; i++)
-        if ((rc = file_writer_append(writer, results[i].hidden_states, results[i].bytes, err)) !=
-                OK ||
-            (rc = file_writer_append(writer, prompts->tokens[i].ids,
+    for (size_t i = 0; i < prompts->n; i++) {
+        for (int k = 0; k < results[i].n_tensors; k++)
+            if ((rc = file_writer_append(writer, results[i].tensors[k].data,
+                                         results[i].tensors[k].bytes, err)) != OK)
+                goto out;
+        if ((rc = file_writer_append(writer, prompts->tokens[i].ids,
                                      prompts->tokens[i].n * sizeof(int32_t), err)) != OK)
             goto out;
+    }
     rc = file_writer_commit(writer, err);
 out:
     layout_free(&layout);
@@ -165,18 +169,21 @@ out:
 
 /* ---- the summary ---- */
 
-/* The first numbers of the last state's last token. */
-static void print_numbers(const struct engine_result *r)
+/* A tensor's name, shape and type, and the first numbers of its last row. */
+static void print_tensor(const struct engine_tensor *t)
 {
-    size_t size = dtype_info(r->dtype)->bytes;
-    size_t row = ((size_t)r->n_states * r->n_tokens - 1) * r->width;
-    int n = r->width < 4 ? r->width : 4;
+    size_t width = t->shape[t->n_dims - 1], row = t->bytes / dtype_info(t->dtype)->bytes - width;
+    size_t n = width < 4 ? width : 4;
     float values[4];
 
-    dtype_decode(values, (const char *)r->hidden_states + row * size, r->dtype, (size_t)n);
-    for (int i = 0; i < n; i++)
+    printf("%s [", t->name);
+    for (int i = 0; i < t->n_dims; i++)
+        printf("%s%zu", i > 0 ? ", " : "", t->shape[i]);
+    printf("] %s, last row:", dtype_info(t->dtype)->name);
+    dtype_decode(values, (const char *)t->data + row * dtype_info(t->dtype)->bytes, t->dtype, n);
+    for (size_t i = 0; i < n; i++)
         printf(" %.4f", (double)values[i]);
-    printf(" ...");
+    printf(" ...\n");
 }
 
 /* The beginning of a prompt on one line. */
@@ -199,11 +206,12 @@ static void print_summary(const struct prompts *prompts, const struct engine_res
         printf("p%zu  \"", i);
         print_text(prompts->text[i], prompts->len[i]);
         printf("\"\n");
-        printf("    %d token%s, hidden_states [%d, %d, %d] %s, last row:", r->n_tokens,
-               r->n_tokens == 1 ? "" : "s", r->n_states, r->n_tokens, r->width,
-               dtype_info(r->dtype)->name);
-        print_numbers(r);
-        printf("\n");
+        printf("    %d token%s", r->n_tokens, r->n_tokens == 1 ? "" : "s");
+        for (int k = 0; k < r->n_tensors; k++)
+            if (r->tensors[k].n_dims > 1) { /* not the mask, which says nothing */
+                printf(", ");
+                print_tensor(&r->tensors[k]);
+            }
         n_tokens += (size_t)r->n_tokens;
     }
     printf("%zu prompt%s, %zu tokens: %.1f ms\n", prompts->n, prompts->n == 1 ? "" : "s", n_tokens,

@@ -356,17 +356,10 @@ static int add_tensor(struct engine_result *r, const char *name, enum dtype dtyp
 static int add_hidden_states(struct engine_result *r, const struct engine_info *info,
                              const struct engine_request *request, struct error *err)
 {
-    int n_states = request->n_layers > 0 ? request->n_layers : info->n_layers + 1, rc;
+    int n_states = request->n_layers > 0 ? request->n_layers : info->n_layers + 1;
     size_t shape[3] = {(size_t)n_states, (size_t)r->n_tokens, (size_t)info->width};
 
-    if ((rc = add_tensor(r, "hidden_states", request->dtype, 3, shape, err)) != OK)
-        return rc;
-    r->n_states = n_states;
-    r->width = info->width;
-    r->dtype = request->dtype;
-    r->hidden_states = r->tensors[0].data;
-    r->bytes = r->tensors[0].bytes;
-    return OK;
+    return add_tensor(r, "hidden_states", request->dtype, 3, shape, err);
 }
 
 /* Room for what is wanted of a prompt. */
@@ -451,16 +444,16 @@ static int on_state(void *arg, int state, const float *h, struct error *err)
         (rc = ltx_add_state(p->e->ltx, h, err)) != OK)
         return rc;
     for (int b = 0; b < p->pack.B; b++) {
-        struct engine_result *r = &p->results[b];
-        size_t numbers = (size_t)r->n_tokens * D;
+        const struct engine_tensor *states = &p->results[b].tensors[0];
+        size_t numbers = (size_t)p->prompts[b].n * D;
         int place = place_of(p->prompts[b].request, state);
         if (place < 0)
             continue;
         if (rows == NULL && (rc = fetch(p->e, &rows, h, (size_t)p->pack.T * D, err)) != OK)
             return rc;
-        dtype_encode((char *)r->hidden_states +
-                         (size_t)place * numbers * dtype_info(r->dtype)->bytes,
-                     rows + (size_t)p->pack.begin[b] * D, r->dtype, numbers);
+        dtype_encode((char *)states->data +
+                         (size_t)place * numbers * dtype_info(states->dtype)->bytes,
+                     rows + (size_t)p->pack.begin[b] * D, states->dtype, numbers);
     }
     return OK;
 }

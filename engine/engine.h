@@ -113,15 +113,10 @@ struct engine_tensor {
  *   video_features [tokens, video_width], audio_features [tokens, audio_width]
  *   video [ENGINE_ROWS, video_width], audio [ENGINE_ROWS, audio_width],
  *   mask [ENGINE_ROWS] I64, all ones: the video model's attention mask
- * Freed by engine_result_free(). The fields from n_states on are those of hidden_states once more,
- * 0 at the other levels. */
+ * Freed by engine_result_free(). */
 struct engine_result {
     int n_tokens, n_tensors;
     struct engine_tensor tensors[ENGINE_MAX_TENSORS];
-    int n_states, width;
-    enum dtype dtype;
-    void *hidden_states;
-    size_t bytes;
 };
 
 /* ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve, or an LTX

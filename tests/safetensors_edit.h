@@ -103,6 +103,25 @@ static inline void edit_remove(struct edit *f, const char *prefix)
     f->n = n;
 }
 
+/* Moves the tensors whose names begin so to another file. */
+static inline void edit_move(struct edit *to, struct edit *from, const char *prefix)
+{
+    int n = 0;
+
+    for (int i = 0; i < from->n; i++) {
+        bool moves = strncmp(from->tensors[i].name, prefix, strlen(prefix)) == 0;
+        if (moves && to->n == EDIT_MAX)
+            edit_fail("too many tensors", prefix);
+        if (moves)
+            to->tensors[to->n++] = from->tensors[i];
+        else
+            from->tensors[n++] = from->tensors[i];
+    }
+    if (n == from->n)
+        edit_fail("nothing to move", prefix);
+    from->n = n;
+}
+
 /* Turns a tensor into float32, to be changed in place. */
 static inline float *edit_floats(struct edit *f, const char *name, size_t *n)
 {

@@ -13,8 +13,8 @@ int proof_run(struct engine *engine, struct error *err)
 
     if ((rc = engine_encode(engine, &prompt, 1, &result, err)) != OK)
         return rc;
-    for (int i = 0; i < result.width && rc == OK; i++)
-        if (isnan(((const float *)result.hidden_states)[i]))
+    for (size_t i = 0; i < result.tensors[0].shape[2] && rc == OK; i++)
+        if (isnan(((const float *)result.tensors[0].data)[i]))
             rc = error_set(err, ERR_GPU, "engine: a forward pass of <bos> gives no numbers");
     engine_result_free(&result);
     return rc;

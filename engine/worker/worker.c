@@ -44,6 +44,8 @@ struct stored {
     int64_t since_ns; /* when the first of them began to be stored */
 };
 
+_Static_assert((int)ENGINE_MAX_TENSORS < (int)CACHE_MAX_TENSORS, "a result and its ids fit");
+
 struct worker {
     struct worker_options options;
     const struct model_card *card;
@@ -256,14 +258,42 @@ static void layers_text(char *out, size_t cap, const struct payload *p)
         at += (size_t)snprintf(out + at, cap - at, "%s%d", i > 0 ? "," : "", p->layers[i]);
 }
 
+/* A result as the cache has it: what the engine gave, then the ids. */
+struct stored_parts {
+    const void *data[ENGINE_MAX_TENSORS + 1];
+    size_t bytes[ENGINE_MAX_TENSORS + 1];
+};
+
+static void describe_result(struct cache_header *header, struct stored_parts *parts,
+                            const struct payload *p, const struct engine_result *r)
+{
+    size_t n_ids = (size_t)p->n_ids, n = (size_t)r->n_tensors;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct engine_tensor *from = &r->tensors[i];
+        struct cache_tensor *to = &header->tensors[i];
+        snprintf(to->name, sizeof(to->name), "%s", from->name);
+        snprintf(to->dtype, sizeof(to->dtype), "%s", dtype_info(from->dtype)->name);
+        to->n_dims = from->n_dims;
+        memcpy(to->shape, from->shape, sizeof(from->shape));
+        to->bytes = from->bytes;
+        parts->data[i] = from->data;
+    }
+    header->tensors[n] =
+        (struct cache_tensor){"token_ids", "I32", 1, {n_ids}, n_ids * sizeof(int32_t)};
+    parts->data[n] = p->ids;
+    header->n_tensors = (int)n + 1;
+    for (size_t i = 0; i <= n; i++) {
+        parts->bytes[i] = header->tensors[i].bytes;
+        header->bytes += parts->bytes[i];
+    }
+}
+
 /* Stores one result; its job is completed soon after, never before. */
 static void store(struct worker *w, struct held *h, const struct engine_result *r)
 {
-    struct cache_header header = {
-        .n_tokens = r->n_tokens, .truncated = h->payload.truncated, .n_tensors = 2};
-    struct cache_tensor *states = &header.tensors[0], *ids = &header.tensors[1];
-    const void *parts[2] = {r->hidden_states, h->payload.ids};
-    const size_t sizes[2] = {r->bytes, (size_t)h->payload.n_ids * sizeof(int32_t)};
+    struct cache_header header = {.n_tokens = r->n_tokens, .truncated = h->payload.truncated};
+    struct stored_parts parts = {0};
     int64_t ttl_ms =
         h->payload.ttl_s > 0 ? (int64_t)h->payload.ttl_s * 1000 : w->options.result_ttl_ms;
     int64_t start = clock_now_ns();
@@ -272,27 +302,15 @@ static void store(struct worker *w, struct held *h, const struct engine_result *
 
     if (!is_wanted(w, h))
         return;
-    if (sizes[0] > CACHE_PIECE) /* the small ones do not wait for a large one */
+    describe_result(&header, &parts, &h->payload, r);
+    if (header.bytes > CACHE_PIECE) /* the small ones do not wait for a large one */
         complete_stored(w);
     snprintf(header.model, sizeof(header.model), "%s", w->card->id);
     snprintf(header.weights, sizeof(header.weights), "%s", w->card->weights);
     snprintf(header.output, sizeof(header.output), "%s", h->payload.output);
     layers_text(header.layers, sizeof(header.layers), &h->payload);
-    snprintf(states->name, sizeof(states->name), "hidden_states");
-    snprintf(states->dtype, sizeof(states->dtype), "%s", dtype_info(r->dtype)->name);
-    states->n_dims = 3;
-    states->shape[0] = (size_t)r->n_states;
-    states->shape[1] = (size_t)r->n_tokens;
-    states->shape[2] = (size_t)r->width;
-    states->bytes = sizes[0];
-    snprintf(ids->name, sizeof(ids->name), "token_ids");
-    snprintf(ids->dtype, sizeof(ids->dtype), "I32");
-    ids->n_dims = 1;
-    ids->shape[0] = (size_t)h->payload.n_ids;
-    ids->bytes = sizes[1];
-    header.bytes = sizes[0] + sizes[1];
-    if (cache_put(w->cache, h->job.id, &header, parts, sizes, 2, ttl_ms, false, &stored, &err) !=
-        OK) {
+    if (cache_put(w->cache, h->job.id, &header, parts.data, parts.bytes, (size_t)header.n_tensors,
+                  ttl_ms, false, &stored, &err) != OK) {
         if (err.code == ERR_MEM) {
             metric_add(&w->vitals.metrics[M_CACHE_ERRORS], 1);
             fail(w, h, false, "cache_full");

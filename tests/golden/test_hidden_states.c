@@ -84,6 +84,19 @@ static double relative_error(const float *got, const float *want, size_t n)
     return sqrt(difference / size);
 }
 
+static int n_states(const struct engine_result *r)
+{
+    return (int)r->tensors[0].shape[0];
+}
+
+/* [states, tokens, width] */
+static const float *states_of(const struct engine_result *r)
+{
+    CHECK_TEXT(r->tensors[0].name, "hidden_states");
+    CHECK(r->tensors[0].dtype == DTYPE_F32);
+    return r->tensors[0].data;
+}
+
 /* The expected rows of one state beside ours: all tokens, or 0, 1, n/2, n-1 of the long prompts. */
 static double state_error(const struct engine_result *r, int prompt, int state)
 {
@@ -92,21 +105,19 @@ static double state_error(const struct engine_result *r, int prompt, int state)
     char name[64];
     float *rows;
     int n = r->n_tokens, at[4] = {0, 1, n / 2, n - 1};
-    size_t D = (size_t)r->width, n_rows = is_long ? 4 : (size_t)n;
+    size_t D = r->tensors[0].shape[2], n_rows = is_long ? 4 : (size_t)n;
     double result;
 
     snprintf(name, sizeof(name), "%d.hidden_states%s", prompt, is_long ? "_rows" : "");
     want = safetensors_find(expected, name);
-    CHECK(want != NULL && want->type == DTYPE_F32 && r->dtype == DTYPE_F32);
-    CHECK_INT(want->shape[0], r->n_states);
+    CHECK(want != NULL && want->type == DTYPE_F32);
+    CHECK_INT(want->shape[0], n_states(r));
     CHECK_INT(want->shape[1], n_rows);
     CHECK_INT(want->shape[2], D);
     rows = malloc(n_rows * D * sizeof(float));
     CHECK(rows != NULL);
     for (size_t i = 0; i < n_rows; i++)
-        memcpy(rows + i * D,
-               (const float *)r->hidden_states +
-                   ((size_t)state * n + (is_long ? (size_t)at[i] : i)) * D,
+        memcpy(rows + i * D, states_of(r) + ((size_t)state * n + (is_long ? (size_t)at[i] : i)) * D,
                D * sizeof(float));
     result =
         relative_error(rows, (const float *)want->data + (size_t)state * n_rows * D, n_rows * D);
@@ -118,7 +129,7 @@ static double check_result_against(const struct engine_result *r, int prompt, do
 {
     double worst = 0.0;
 
-    for (int s = 0; s < r->n_states; s++) {
+    for (int s = 0; s < n_states(r); s++) {
         double e = state_error(r, prompt, s);
         if (!(e <= bound))
             CHECK_FAIL("prompt %d, state %d: relative error %.2e, bound %.0e", prompt, s, e, bound);
@@ -174,11 +185,12 @@ static void alone_batched_and_in_any_order(void)
     encode_and_check(&m, shuffled, n_run, 1e-4, reordered);
     for (int j = 0; j < n_run; j++) {
         int i = in_order[j];
-        size_t n = (size_t)alone[i].n_tokens * alone[i].width;
-        for (int s = 0; s < alone[i].n_states; s++) { /* a large state must not hide a small one */
-            const float *one = (const float *)alone[i].hidden_states + s * n;
-            double a = relative_error((const float *)batched[i].hidden_states + s * n, one, n);
-            double b = relative_error((const float *)reordered[i].hidden_states + s * n, one, n);
+        size_t n = alone[i].tensors[0].shape[1] * alone[i].tensors[0].shape[2];
+        for (int s = 0; s < n_states(&alone[i]);
+             s++) { /* a large state must not hide a small one */
+            const float *one = states_of(&alone[i]) + s * n;
+            double a = relative_error(states_of(&batched[i]) + s * n, one, n);
+            double b = relative_error(states_of(&reordered[i]) + s * n, one, n);
             if (!(a <= 1e-6 && b <= 1e-6))
                 CHECK_FAIL("prompt %d, state %d: batched %.1e, reordered %.1e off the prompt alone",
                            i, s, a, b);
@@ -245,7 +257,7 @@ static void check_bfloat16(enum engine_backend backend)
     for (int j = 0; j < n_run; j++) {
         int i = in_order[j];
         CHECK_OK(engine_encode(m.engine, &m.prompts[i], 1, &results[i], &err));
-        for (int s = 0; s < results[i].n_states; s++) {
+        for (int s = 0; s < n_states(&results[i]); s++) {
             double e = state_error(&results[i], i, s), limit = bf16_error[i][s];
             if (isnan(limit) || limit == 0.0)
                 continue;
@@ -304,20 +316,20 @@ static void chosen_layers_and_types(void)
     }
     prompts[3] = m.prompts[4];
     CHECK_OK(engine_encode(m.engine, prompts, 4, some, &err));
-    CHECK_INT(some[3].n_states, 8);
+    CHECK_INT(n_states(&some[3]), 8);
     engine_result_free(&some[3]);
     for (int t = 0; t < 3; t++) {
-        CHECK_INT(some[t].n_states, t + 1);
-        size_t state = (size_t)all.n_tokens * all.width, size = dtype_info(types[t])->bytes;
-        CHECK_INT(some[t].bytes, (size_t)(t + 1) * state * size);
+        CHECK_INT(n_states(&some[t]), t + 1);
+        size_t state = all.tensors[0].shape[1] * all.tensors[0].shape[2],
+               size = dtype_info(types[t])->bytes;
+        CHECK_INT(some[t].tensors[0].bytes, (size_t)(t + 1) * state * size);
         float *got = malloc(state * sizeof(float)), *want = malloc(state * sizeof(float));
         void *stored = malloc(state * size);
         CHECK(got != NULL && want != NULL && stored != NULL);
         for (int i = 0; i <= t; i++) {
-            dtype_encode(stored, (const float *)all.hidden_states + (size_t)layers[i] * state,
-                         types[t], state);
+            dtype_encode(stored, states_of(&all) + (size_t)layers[i] * state, types[t], state);
             dtype_decode(want, stored, types[t], state);
-            dtype_decode(got, (const char *)some[t].hidden_states + (size_t)i * state * size,
+            dtype_decode(got, (const char *)some[t].tensors[0].data + (size_t)i * state * size,
                          types[t], state);
             double e = relative_error(got, want, state);
             if (!(e <= (t == 0 ? 1e-6 : 1e-4))) /* the other types may round another way */
@@ -422,10 +434,11 @@ static void check_same(struct model *a, struct model *b, double bound)
         double e;
         CHECK_OK(engine_encode(a->engine, &a->prompts[i], 1, &x, &err));
         CHECK_OK(engine_encode(b->engine, &a->prompts[i], 1, &y, &err));
-        CHECK_INT(x.bytes, y.bytes);
-        if (bound == 0.0 && memcmp(x.hidden_states, y.hidden_states, x.bytes) != 0)
+        size_t bytes = x.tensors[0].bytes;
+        CHECK_INT(y.tensors[0].bytes, bytes);
+        if (bound == 0.0 && memcmp(states_of(&x), states_of(&y), bytes) != 0)
             CHECK_FAIL("prompt %d: not the same bits", i);
-        e = relative_error(x.hidden_states, y.hidden_states, x.bytes / sizeof(float));
+        e = relative_error(states_of(&x), states_of(&y), bytes / sizeof(float));
         if (!(e <= bound))
             CHECK_FAIL("prompt %d: %.1e apart", i, e);
         engine_result_free(&x);

@@ -111,26 +111,28 @@ static int encode_one(struct engine *e, const struct engine_prompt *p, struct en
 {
     const struct engine_request *q = p->request;
     uint32_t seed = fnv(2166136261u, e->weights, strlen(e->weights));
-    int states = e->info.n_layers + 1;
+    size_t states = (size_t)(q->n_layers > 0 ? q->n_layers : e->info.n_layers + 1);
     size_t numbers = (size_t)p->n * e->info.width, size = dtype_info(q->dtype)->bytes;
+    struct engine_tensor *t = &r->tensors[0];
     float *row = malloc(numbers * sizeof(float));
 
     seed = fnv(seed, p->ids, (size_t)p->n * sizeof(int32_t));
-    *r = (struct engine_result){.n_states = q->n_layers > 0 ? q->n_layers : states,
-                                .n_tokens = p->n,
-                                .width = e->info.width,
-                                .dtype = q->dtype};
-    r->bytes = (size_t)r->n_states * numbers * size;
-    r->hidden_states = malloc(r->bytes);
-    if (row == NULL || r->hidden_states == NULL) {
+    *r = (struct engine_result){.n_tokens = p->n, .n_tensors = 1};
+    *t = (struct engine_tensor){.name = "hidden_states",
+                                .dtype = q->dtype,
+                                .n_dims = 3,
+                                .shape = {states, (size_t)p->n, (size_t)e->info.width},
+                                .bytes = states * numbers * size};
+    t->data = malloc(t->bytes);
+    if (row == NULL || t->data == NULL) {
         free(row);
         return error_set(err, ERR_MEM, "stub: no memory");
     }
-    for (int s = 0; s < r->n_states; s++) {
+    for (size_t s = 0; s < states; s++) {
         uint32_t state = q->n_layers > 0 ? (uint32_t)q->layers[s] : (uint32_t)s;
         for (size_t i = 0; i < numbers; i++)
             row[i] = (float)((seed + state * 1000003u + (uint32_t)i) % 65536u);
-        dtype_encode((char *)r->hidden_states + (size_t)s * numbers * size, row, q->dtype, numbers);
+        dtype_encode((char *)t->data + s * numbers * size, row, q->dtype, numbers);
     }
     free(row);
     return OK;
@@ -165,7 +167,8 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
 
 void engine_result_free(struct engine_result *result)
 {
-    free(result->hidden_states);
+    for (int i = 0; i < result->n_tensors; i++)
+        free(result->tensors[i].data);
     *result = (struct engine_result){0};
 }
 
