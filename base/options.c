@@ -43,7 +43,47 @@ static int parse_choice(int *out, const char *text, const char *words, const cha
     return error_set(err, ERR_INPUT, "%s: '%s' is none of %s", what, text, words);
 }
 
-/* `what` is how the user gave it: "--threads" or "PE_THREADS". */
+const char *option_list_at(const struct option_list *list, int i)
+{
+    return i < list->n ? list->text + list->at[i] : NULL;
+}
+
+static int add_to_list(struct option_list *list, const struct option *o, const char *text,
+                       size_t len, const char *what, struct error *err)
+{
+    size_t at = 0;
+
+    if (len == 0)
+        return error_set(err, ERR_INPUT, "%s: the value is empty", what);
+    if (list->n == o->max)
+        return error_set(err, ERR_INPUT, "%s: '%.*s' is one too many, at most %" PRId64, what,
+                         (int)(len < 80 ? len : 80), text, o->max);
+    if (list->n > 0) {
+        at = (size_t)list->at[list->n - 1];
+        at += strlen(list->text + at) + 1;
+    }
+    if (len >= sizeof(list->text) - at)
+        return error_set(err, ERR_INPUT, "%s: longer than %zu bytes", what,
+                         sizeof(list->text) - at - 1);
+    memcpy(list->text + at, text, len);
+    list->text[at + len] = '\0';
+    list->at[list->n++] = (int)at;
+    return OK;
+}
+
+static int split_into_list(struct option_list *list, const struct option *o, const char *text,
+                           const char *what, struct error *err)
+{
+    for (;;) {
+        size_t len = strcspn(text, ",");
+        int rc = add_to_list(list, o, text, len, what, err);
+        if (rc != OK || text[len] == '\0')
+            return rc;
+        text += len + 1;
+    }
+}
+
+/* `what` is how the user gave it: "--threads" or "PE_THREADS". Of a list it is one more. */
 static int set_field(const struct option *o, void *settings, const char *text, const char *what,
                      struct error *err)
 {
@@ -73,6 +113,8 @@ static int set_field(const struct option *o, void *settings, const char *text, c
         memcpy(field, &value, sizeof(value));
         return rc;
     }
+    case OPT_LIST:
+        return add_to_list((struct option_list *)(void *)field, o, text, strlen(text), what, err);
     }
     return error_set(err, ERR_INPUT, "%s: unknown kind of option", what);
 }
@@ -86,8 +128,14 @@ static int set_from_environment(const struct program *program, void *settings, s
         const char *text = o->env == NULL ? NULL : getenv(o->env);
         if (o->fallback != NULL && (rc = set_field(o, settings, o->fallback, o->flag, err)) != OK)
             return rc;
-        if (text != NULL && text[0] != '\0' &&
-            (rc = set_field(o, settings, text, o->env, err)) != OK)
+        if (text == NULL || text[0] == '\0')
+            continue;
+        if (o->kind == OPT_LIST)
+            rc = split_into_list((struct option_list *)(void *)((char *)settings + o->offset), o,
+                                 text, o->env, err);
+        else
+            rc = set_field(o, settings, text, o->env, err);
+        if (rc != OK)
             return rc;
     }
     return OK;
@@ -120,6 +168,7 @@ static const struct option *find(const struct program *program, const char *arg,
 int options_parse(const struct program *program, void *settings, int argc, char **argv, int *n_rest,
                   bool *help, struct error *err)
 {
+    uint64_t lists_begun = 0; /* a bit for each row of the table */
     bool only_rest = false;
     int rc;
 
@@ -158,6 +207,12 @@ int options_parse(const struct program *program, void *settings, int argc, char 
                 return error_set(err, ERR_INPUT, "%s needs a value: %s", what, o->value);
             value = argv[++i];
         }
+        if (o->kind == OPT_LIST) { /* the first flag drops what the environment said */
+            uint64_t bit = UINT64_C(1) << (o - program->options);
+            if ((lists_begun & bit) == 0)
+                ((struct option_list *)(void *)((char *)settings + o->offset))->n = 0;
+            lists_begun |= bit;
+        }
         if ((rc = set_field(o, settings, value, what, err)) != OK)
             return rc;
     }
@@ -179,6 +234,8 @@ void options_help(const struct program *program, FILE *out)
             fprintf(out, "  %-*s %s", HELP_COLUMN, left, o->help);
         if (o->kind == OPT_INT)
             fprintf(out, " (%" PRId64 " to %" PRId64 ")", o->min, o->max);
+        if (o->kind == OPT_LIST)
+            fprintf(out, " (up to %" PRId64 " times)", o->max);
         if (o->fallback != NULL && o->kind != OPT_BOOL)
             fprintf(out, " [%s]", o->fallback);
         if (o->env != NULL)

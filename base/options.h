@@ -12,7 +12,8 @@
  *         {0},
  *     };
  *
- * Texts point into argv or the environment and are borrowed for the life of the process. */
+ * Texts but those of lists point into argv or the environment and are borrowed for the life of the
+ * process. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,7 +27,19 @@ enum option_kind {
     OPT_INT,    /* field: int64_t, between min and max */
     OPT_BOOL,   /* field: bool; the flag takes no value, the environment 0 or 1 */
     OPT_CHOICE, /* field: int, the index of the word in `value` ("cpu|cuda") */
+    OPT_LIST    /* field: struct option_list, up to max texts: the flag again for each, in the
+                   environment with commas between them */
 };
+
+enum { OPTION_LIST_MAX = 8, OPTION_LIST_BYTES = 8192 };
+
+/* Plain data, the texts' own copies included. */
+struct option_list {
+    int n;
+    int at[OPTION_LIST_MAX]; /* where in `text` each begins */
+    char text[OPTION_LIST_BYTES];
+};
+const char *option_list_at(const struct option_list *list, int i); /* NULL from the n-th on */
 
 struct option {
     const char *flag; /* without its dashes; NULL ends the table */
@@ -35,7 +48,7 @@ struct option {
     enum option_kind kind;
     size_t offset;        /* of the field in the settings struct */
     const char *fallback; /* the default, written as a user would; NULL: none */
-    int64_t min, max;     /* for OPT_INT */
+    int64_t min, max;     /* for OPT_INT; max for OPT_LIST */
     const char *value;    /* what --help calls the value; the words of a choice */
     const char *help;
 };

@@ -7,6 +7,7 @@ struct settings {
     int64_t count;
     bool loud;
     int colour;
+    struct option_list files;
 };
 
 #define FIELD(member) offsetof(struct settings, member)
@@ -15,6 +16,7 @@ static const struct option options[] = {
     {"count", 0, "TEST_COUNT", OPT_INT, FIELD(count), "3", 1, 10, "N", "how many"},
     {"loud", 'l', "TEST_LOUD", OPT_BOOL, FIELD(loud), NULL, 0, 0, NULL, "say more"},
     {"colour", 0, NULL, OPT_CHOICE, FIELD(colour), "red", 0, 0, "green|red|blue", "which"},
+    {"file", 'f', "TEST_FILES", OPT_LIST, FIELD(files), NULL, 0, 2, "PATH", "which files"},
     {0},
 };
 static const struct program program = {"tool run", "[options] FILE...", "Runs.", options};
@@ -82,6 +84,48 @@ static void every_form_of_a_flag(void)
     CHECK_INT(got.count, 3);
 }
 
+static void lists_take_several(void)
+{
+    char large[OPTION_LIST_BYTES + 1] = {0};
+
+    CHECK_OK(parse(NULL, NULL, NULL, NULL));
+    CHECK_INT(got.files.n, 0);
+    CHECK(option_list_at(&got.files, 0) == NULL);
+    CHECK_OK(parse("--file", "a,b", "-f", "c"));
+    CHECK_INT(got.files.n, 2);
+    CHECK_TEXT(option_list_at(&got.files, 0), "a,b"); /* a flag's value is one */
+    CHECK_TEXT(option_list_at(&got.files, 1), "c");
+    CHECK(option_list_at(&got.files, 2) == NULL);
+    setenv("TEST_FILES", "d,/e f", 1);
+    CHECK_OK(parse(NULL, NULL, NULL, NULL));
+    CHECK_INT(got.files.n, 2);
+    CHECK_TEXT(option_list_at(&got.files, 0), "d");
+    CHECK_TEXT(option_list_at(&got.files, 1), "/e f");
+    CHECK_OK(parse("--file=g", NULL, NULL, NULL)); /* instead of what the environment says */
+    CHECK_INT(got.files.n, 1);
+    CHECK_TEXT(option_list_at(&got.files, 0), "g");
+    setenv("TEST_FILES", "d,e,f", 1);
+    CHECK_ERR(parse(NULL, NULL, NULL, NULL), ERR_INPUT,
+              "TEST_FILES: 'f' is one too many, at most 2");
+    setenv("TEST_FILES", "d,", 1);
+    CHECK_ERR(parse(NULL, NULL, NULL, NULL), ERR_INPUT, "TEST_FILES: the value is empty");
+    memset(large, 'x', sizeof(large) - 1);
+    setenv("TEST_FILES", large, 1);
+    CHECK_ERR(parse(NULL, NULL, NULL, NULL), ERR_INPUT, "TEST_FILES: longer than 8191 bytes");
+    memcpy(large, "y,", 2);
+    setenv("TEST_FILES", large, 1);
+    CHECK_ERR(parse(NULL, NULL, NULL, NULL), ERR_INPUT, "TEST_FILES: longer than 8189 bytes");
+    large[sizeof(large) - 2] = '\0'; /* just fits */
+    setenv("TEST_FILES", large, 1);
+    CHECK_OK(parse(NULL, NULL, NULL, NULL));
+    CHECK_INT(strlen(option_list_at(&got.files, 1)), OPTION_LIST_BYTES - 3);
+    unsetenv("TEST_FILES");
+    CHECK_ERR(parse("-f", "a", "-fb", NULL), ERR_INPUT, "unknown flag -fb");
+    CHECK_ERR(parse("--file=a", "--file=b", "--file=c", NULL), ERR_INPUT,
+              "--file: 'c' is one too many, at most 2");
+    CHECK_ERR(parse("--file=", NULL, NULL, NULL), ERR_INPUT, "--file: the value is empty");
+}
+
 static void what_is_wrong_is_named(void)
 {
     CHECK_ERR(parse("--colours", "red", NULL, NULL), ERR_INPUT,
@@ -120,6 +164,7 @@ static void help_shows_the_table(void)
     CHECK(strstr(text, "-n, --name TEXT") != NULL);
     CHECK(strstr(text, "how many (1 to 10) [3] {TEST_COUNT}") != NULL);
     CHECK(strstr(text, "--colour green|red|blue") != NULL);
+    CHECK(strstr(text, "which files (up to 2 times) {TEST_FILES}") != NULL);
 }
 
 int main(void)
@@ -127,6 +172,7 @@ int main(void)
     RUN(defaults_hold);
     RUN(flags_win_over_the_environment);
     RUN(every_form_of_a_flag);
+    RUN(lists_take_several);
     RUN(what_is_wrong_is_named);
     RUN(help_shows_the_table);
     return check_result();
