@@ -22,10 +22,10 @@
 #include "jobs/reply.h"
 
 enum {
-    VERSION = 2,          /* of the header */
+    VERSION = 3,          /* of the header */
     TEMPORARY_MS = 60000, /* an unfinished result's life after its last piece */
     KEY_SIZE = JOB_ID_SIZE + 2,
-    N_FIELDS = 11 /* of the header's JSON */
+    N_FIELDS = 14 /* of the header's JSON */
 };
 
 struct cache {
@@ -313,11 +313,12 @@ static int write_header(char **out, const struct cache_header *h, struct error *
     }
     for (size_t i = 0; i < cache_n_pieces(h); i++)
         json_array_append_new(pieces, json_integer(h->piece_crc32c[i]));
-    root =
-        json_pack("{s:i, s:s, s:s, s:s, s:s, s:i, s:b, s:o, s:I, s:o, s:I}", "version", VERSION,
-                  "model", h->model, "weights", h->weights, "output", h->output, "layers",
-                  h->layers, "n_tokens", h->n_tokens, "truncated", h->truncated, "tensors", tensors,
-                  "bytes", (json_int_t)h->bytes, "pieces", pieces, "crc32c", (json_int_t)h->crc32c);
+    root = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:o, s:I, s:o, s:I}",
+                     "version", VERSION, "model", h->model, "weights", h->weights, "output",
+                     h->output, "layers", h->layers, "modalities", h->modalities, "extractor",
+                     h->extractor, "ltx_version", h->ltx_version, "n_tokens", h->n_tokens,
+                     "truncated", h->truncated, "tensors", tensors, "bytes", (json_int_t)h->bytes,
+                     "pieces", pieces, "crc32c", (json_int_t)h->crc32c);
     *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (*out == NULL)
@@ -385,6 +386,12 @@ static int read_header(struct cache_header *h, const char *text, size_t len, str
             OK ||
         (rc = json_fields_text(h->layers, sizeof(h->layers), root, "layers", "result", err)) !=
             OK ||
+        (rc = json_fields_text(h->modalities, sizeof(h->modalities), root, "modalities", "result",
+                               err)) != OK ||
+        (rc = json_fields_text(h->extractor, sizeof(h->extractor), root, "extractor", "result",
+                               err)) != OK ||
+        (rc = json_fields_text(h->ltx_version, sizeof(h->ltx_version), root, "ltx_version",
+                               "result", err)) != OK ||
         (rc = json_fields_int(&n_tokens, root, "n_tokens", 0, INT32_MAX, "result", err)) != OK ||
         (rc = json_fields_bool(&h->truncated, root, "truncated", "result", err)) != OK ||
         (rc = json_fields_int(&bytes, root, "bytes", 0, INT64_MAX, "result", err)) != OK ||

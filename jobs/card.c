@@ -23,8 +23,8 @@
 #define SEEN  "pe:cards:seen"
 
 enum {
-    VERSION = 2,
-    N_FIELDS = 12, /* of a card's JSON */
+    VERSION = 3,
+    N_FIELDS = 18, /* of a card's JSON */
     NAME_SIZE = CARD_ID_SIZE + CARD_DIGEST_SIZE + CARD_WORD_SIZE,
     KEY_SIZE = CARD_DIGEST_SIZE + 16,
     TIME_SIZE = 24,
@@ -85,12 +85,15 @@ static int check_names(const char *id, const char *weights, const char *compute,
 
 static int write_card(char **out, const struct model_card *c, struct error *err)
 {
-    json_t *root = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:b}",
-                             "version", VERSION, "id", c->id, "weights", c->weights, "compute",
-                             c->compute, "tokenizer", c->tokenizer, "architecture", c->architecture,
-                             "engine_version", c->engine_version, "n_states", c->n_states, "width",
-                             c->width, "max_tokens", c->max_tokens, "vocabulary", c->vocabulary,
-                             "has_hidden_states", c->has_hidden_states);
+    json_t *root = json_pack(
+        "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:i, s:i, s:i, s:i, "
+        "s:s}",
+        "version", VERSION, "id", c->id, "weights", c->weights, "compute", c->compute, "tokenizer",
+        c->tokenizer, "architecture", c->architecture, "engine_version", c->engine_version,
+        "n_states", c->n_states, "width", c->width, "max_tokens", c->max_tokens, "vocabulary",
+        c->vocabulary, "gemma_version", c->gemma_version, "has_hidden_states", c->has_hidden_states,
+        "extractor", c->extractor, "rows", c->rows, "video_width", c->video_width, "audio_width",
+        c->audio_width, "ltx_version", c->ltx_version);
 
     *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
@@ -99,14 +102,35 @@ static int write_card(char **out, const struct model_card *c, struct error *err)
     return OK;
 }
 
-static int read_small(int *out, const json_t *root, const char *field, const char *what,
+static int read_small(int *out, const json_t *root, const char *field, int min, const char *what,
                       struct error *err)
 {
     int64_t n = 0;
-    int rc = json_fields_int(&n, root, field, 1, 1 << 30, what, err);
+    int rc = json_fields_int(&n, root, field, min, 1 << 30, what, err);
 
     *out = (int)n;
     return rc;
+}
+
+/* Features and embeddings: all of what describes them, or nothing. */
+static int read_ltx(struct model_card *c, const json_t *root, const char *what, struct error *err)
+{
+    int64_t extractor = 0;
+    int min, rc;
+
+    if ((rc = json_fields_int(&extractor, root, "extractor", 0, 2, what, err)) != OK)
+        return rc;
+    c->extractor = (int)extractor;
+    min = c->extractor > 0 ? 1 : 0;
+    if ((rc = read_small(&c->rows, root, "rows", min, what, err)) != OK ||
+        (rc = read_small(&c->video_width, root, "video_width", min, what, err)) != OK ||
+        (rc = read_small(&c->audio_width, root, "audio_width", 0, what, err)) != OK ||
+        (rc = json_fields_text(c->ltx_version, sizeof(c->ltx_version), root, "ltx_version", what,
+                               err)) != OK)
+        return rc;
+    if (c->extractor == 0 && (c->rows > 0 || c->video_width > 0 || c->audio_width > 0))
+        return error_set(err, ERR_FORMAT, "%s: features without an extractor", what);
+    return OK;
 }
 
 /* `name` is the field it lies under, which it must be about. */
@@ -132,11 +156,15 @@ static int read_card(struct model_card *c, const char *name, const char *text, s
                                err)) != OK ||
         (rc = json_fields_text(c->engine_version, sizeof(c->engine_version), root, "engine_version",
                                what, err)) != OK ||
-        (rc = read_small(&c->n_states, root, "n_states", what, err)) != OK ||
-        (rc = read_small(&c->width, root, "width", what, err)) != OK ||
-        (rc = read_small(&c->max_tokens, root, "max_tokens", what, err)) != OK ||
-        (rc = read_small(&c->vocabulary, root, "vocabulary", what, err)) != OK ||
-        (rc = json_fields_bool(&c->has_hidden_states, root, "has_hidden_states", what, err)) != OK)
+        (rc = read_small(&c->n_states, root, "n_states", 1, what, err)) != OK ||
+        (rc = read_small(&c->width, root, "width", 1, what, err)) != OK ||
+        (rc = read_small(&c->max_tokens, root, "max_tokens", 1, what, err)) != OK ||
+        (rc = read_small(&c->vocabulary, root, "vocabulary", 1, what, err)) != OK ||
+        (rc = json_fields_text(c->gemma_version, sizeof(c->gemma_version), root, "gemma_version",
+                               what, err)) != OK ||
+        (rc = json_fields_bool(&c->has_hidden_states, root, "has_hidden_states", what, err)) !=
+            OK ||
+        (rc = read_ltx(c, root, what, err)) != OK)
         goto out;
     name_of(own_name, c->id, c->weights, c->compute);
     if (!is_plain(c->id, CARD_ID_SIZE) || !is_digest(c->weights) ||

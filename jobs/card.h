@@ -17,6 +17,7 @@ enum {
     CARD_ID_SIZE = 64,
     CARD_DIGEST_SIZE = 65,
     CARD_WORD_SIZE = 24,
+    CARD_VERSION_SIZE = 104,
     CARD_MAX = 64,
     CARD_LIVE_MS = 150000 /* an engine registers again every 60 s */
 };
@@ -32,7 +33,13 @@ struct model_card {
     int n_states, width; /* L + 1 hidden states of D numbers a token */
     int max_tokens;      /* of a prompt */
     int vocabulary;
-    bool has_hidden_states; /* output levels it serves */
+    char gemma_version[CARD_VERSION_SIZE]; /* "" where the model names none */
+    /* output levels it serves: */
+    bool has_hidden_states;
+    int extractor;                       /* LTX's: 1 or 2; 0: neither features nor embeddings */
+    int rows;                            /* of embeddings */
+    int video_width, audio_width;        /* of both; audio 0: a video-only model */
+    char ltx_version[CARD_VERSION_SIZE]; /* "" where the checkpoint names none */
     /* set by card_list() alone, by Q's clock (Unix time) */
     int64_t registered_ms; /* the first time, since Q has the card */
     int64_t seen_ms;       /* the last time */

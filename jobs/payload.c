@@ -4,6 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of the other levels; the longest of those that begin alike first. */
+static const char *const modalities_words[] = {"video,audio", "video", "audio"};
+enum { N_MODALITIES_WORDS = sizeof(modalities_words) / sizeof(modalities_words[0]) };
+
+/* Layers are of hidden states alone, modalities of all other levels. */
+static bool has_layers(const struct payload *p)
+{
+    return strcmp(p->output, "hidden_states") == 0;
+}
+
 /* The reader's place. */
 struct scan {
     const char *at, *end, *begin;
@@ -62,12 +72,26 @@ static bool take_layers(struct scan *s, struct payload *p)
 {
     int32_t layer;
 
+    if (!has_layers(p))
+        return true;
     do {
         if (p->n_layers == PAYLOAD_MAX_LAYERS || !take_int(s, PAYLOAD_MAX_LAYERS - 1, &layer))
             return false;
         p->layers[p->n_layers++] = (int)layer;
     } while (take(s, ","));
     return true;
+}
+
+static bool take_modalities(struct scan *s, struct payload *p)
+{
+    if (has_layers(p))
+        return true;
+    for (int i = 0; i < N_MODALITIES_WORDS; i++)
+        if (take(s, modalities_words[i])) {
+            memcpy(p->modalities, modalities_words[i], strlen(modalities_words[i]) + 1);
+            return true;
+        }
+    return false;
 }
 
 /* `cap` ids have room. */
@@ -95,15 +119,15 @@ int payload_read(struct payload *out, const char *data, size_t len, struct error
         cap = PAYLOAD_MAX_IDS;
     if ((out->ids = malloc(cap * sizeof(*out->ids))) == NULL)
         return error_set(err, ERR_MEM, "payload: no memory for %zu ids", cap);
-    if (take(&s, "{\"v\":1,\"output\":\"") && take_word(&s, out->output) &&
-        take(&s, "\",\"layers\":[") && take_layers(&s, out) && take(&s, "],\"dtype\":\"") &&
-        take_word(&s, out->dtype) && take(&s, "\",\"truncated\":") &&
-        take_bool(&s, &out->truncated) && take(&s, ",\"ttl_s\":") &&
-        take_int(&s, PAYLOAD_MAX_TTL_S, &out->ttl_s) && take(&s, ",\"ids\":[") &&
-        take_ids(&s, out, cap) && take(&s, "]}") && s.at == s.end)
+    if (take(&s, "{\"v\":2,\"output\":\"") && take_word(&s, out->output) &&
+        take(&s, "\",\"layers\":[") && take_layers(&s, out) && take(&s, "],\"modalities\":\"") &&
+        take_modalities(&s, out) && take(&s, "\",\"dtype\":\"") && take_word(&s, out->dtype) &&
+        take(&s, "\",\"truncated\":") && take_bool(&s, &out->truncated) &&
+        take(&s, ",\"ttl_s\":") && take_int(&s, PAYLOAD_MAX_TTL_S, &out->ttl_s) &&
+        take(&s, ",\"ids\":[") && take_ids(&s, out, cap) && take(&s, "]}") && s.at == s.end)
         return OK;
     payload_free(out);
-    return error_set(err, ERR_FORMAT, "payload: byte %zu of %zu is not what version 1 has there",
+    return error_set(err, ERR_FORMAT, "payload: byte %zu of %zu is not what version 2 has there",
                      (size_t)(s.at - s.begin), len);
 }
 
@@ -116,15 +140,25 @@ static bool is_word(const char *text)
     return n > 0 && n < PAYLOAD_WORD_SIZE && text[n] == '\0';
 }
 
+/* Layers or modalities, whatever the level has. */
+static bool is_level_complete(const struct payload *p)
+{
+    if (has_layers(p))
+        return p->n_layers >= 1 && p->n_layers <= PAYLOAD_MAX_LAYERS && p->modalities[0] == '\0';
+    for (int i = 0; i < N_MODALITIES_WORDS; i++)
+        if (strcmp(p->modalities, modalities_words[i]) == 0)
+            return p->n_layers == 0;
+    return false;
+}
+
 int payload_write(struct buf *out, const struct payload *p, struct error *err)
 {
     int rc;
 
-    if (!is_word(p->output) || !is_word(p->dtype) || p->n_layers < 1 ||
-        p->n_layers > PAYLOAD_MAX_LAYERS || p->n_ids < 1 || p->n_ids > PAYLOAD_MAX_IDS ||
-        p->ttl_s < 0 || p->ttl_s > PAYLOAD_MAX_TTL_S)
+    if (!is_word(p->output) || !is_word(p->dtype) || !is_level_complete(p) || p->n_ids < 1 ||
+        p->n_ids > PAYLOAD_MAX_IDS || p->ttl_s < 0 || p->ttl_s > PAYLOAD_MAX_TTL_S)
         return error_set(err, ERR_INPUT, "payload: a field is out of its bounds");
-    if ((rc = buf_printf(out, err, "{\"v\":1,\"output\":\"%s\",\"layers\":[", p->output)) != OK)
+    if ((rc = buf_printf(out, err, "{\"v\":2,\"output\":\"%s\",\"layers\":[", p->output)) != OK)
         return rc;
     for (int i = 0; i < p->n_layers; i++) {
         if (p->layers[i] < 0 || p->layers[i] >= PAYLOAD_MAX_LAYERS)
@@ -132,8 +166,10 @@ int payload_write(struct buf *out, const struct payload *p, struct error *err)
         if ((rc = buf_printf(out, err, "%s%d", i > 0 ? "," : "", p->layers[i])) != OK)
             return rc;
     }
-    if ((rc = buf_printf(out, err, "],\"dtype\":\"%s\",\"truncated\":%s,\"ttl_s\":%d,\"ids\":[",
-                         p->dtype, p->truncated ? "true" : "false", p->ttl_s)) != OK)
+    if ((rc = buf_printf(out, err,
+                         "],\"modalities\":\"%s\",\"dtype\":\"%s\",\"truncated\":%s,\"ttl_s\":%d,"
+                         "\"ids\":[",
+                         p->modalities, p->dtype, p->truncated ? "true" : "false", p->ttl_s)) != OK)
         return rc;
     for (int i = 0; i < p->n_ids; i++) {
         if (p->ids[i] < 0)

@@ -91,7 +91,10 @@ static bool is_same_card(const struct model_card *a, const struct model_card *b)
            a->registered_ms == b->registered_ms && a->seen_ms == b->seen_ms &&
            a->is_live == b->is_live && a->n_states == b->n_states && a->width == b->width &&
            a->max_tokens == b->max_tokens && a->vocabulary == b->vocabulary &&
-           a->has_hidden_states == b->has_hidden_states;
+           strcmp(a->gemma_version, b->gemma_version) == 0 &&
+           a->has_hidden_states == b->has_hidden_states && a->extractor == b->extractor &&
+           a->rows == b->rows && a->video_width == b->video_width &&
+           a->audio_width == b->audio_width && strcmp(a->ltx_version, b->ltx_version) == 0;
 }
 
 static bool is_known(const struct models *m, const struct model_card *card)

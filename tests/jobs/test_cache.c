@@ -25,6 +25,9 @@ static struct cache_header header(size_t bytes)
     memset(h.weights, 'a', sizeof(h.weights) - 1);
     snprintf(h.output, sizeof(h.output), "hidden_states");
     snprintf(h.layers, sizeof(h.layers), "0,12,\"x\"");
+    snprintf(h.modalities, sizeof(h.modalities), "video,audio");
+    snprintf(h.extractor, sizeof(h.extractor), "v2");
+    snprintf(h.ltx_version, sizeof(h.ltx_version), "2.5.0");
     snprintf(h.tensors[0].name, sizeof(h.tensors[0].name), "hidden_states");
     snprintf(h.tensors[0].dtype, sizeof(h.tensors[0].dtype), "BF16");
     h.tensors[0].n_dims = 3;
@@ -113,6 +116,9 @@ static void a_result_comes_back_as_it_was(void)
     CHECK_INT(strspn(back.weights, "a"), 64);
     CHECK_TEXT(back.output, "hidden_states");
     CHECK_TEXT(back.layers, "0,12,\"x\"");
+    CHECK_TEXT(back.modalities, "video,audio");
+    CHECK_TEXT(back.extractor, "v2");
+    CHECK_TEXT(back.ltx_version, "2.5.0");
     CHECK(back.n_tokens == 61 && back.truncated && back.n_tensors == 2);
     CHECK_TEXT(back.tensors[0].name, "hidden_states");
     CHECK_TEXT(back.tensors[0].dtype, "BF16");
@@ -348,7 +354,8 @@ static void results_come_and_go(void)
 }
 
 /* Of a small header: up to the output, and the tensor. */
-#define NAMES  "{\"version\":2,\"model\":\"m\",\"weights\":\"w\",\"output\":"
+#define LEVEL  "\"modalities\":\"\",\"extractor\":\"\",\"ltx_version\":\"\",\"output\":"
+#define NAMES  "{\"version\":3,\"model\":\"m\",\"weights\":\"w\"," LEVEL
 #define TENSOR "{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}"
 
 static void hostile_headers(void)
@@ -360,8 +367,8 @@ static void hostile_headers(void)
         "null",
         "{\"version\":1}",
         /* each with one thing wrong */
-        "{\"version\":1,\"model\":\"m\",\"weights\":\"w\",\"output\":\"h\",\"layers\":\"\",\"n_"
-        "tokens\":1,\"truncated\":false,"
+        "{\"version\":2,\"model\":\"m\",\"weights\":\"w\"," LEVEL
+        "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
         "\"tensors\":[" TENSOR "],\"bytes\":1,"
         "\"pieces\":[0],\"crc32c\":0}",
         NAMES "\"h\",\"layers\":\"\",\"n_tokens\":-1,\"truncated\":false,"

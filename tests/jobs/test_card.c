@@ -24,6 +24,20 @@ static struct model_card card(const char *id, char weights)
     snprintf(c.tokenizer, sizeof(c.tokenizer), "%s", digest);
     snprintf(c.architecture, sizeof(c.architecture), "gemma3");
     snprintf(c.engine_version, sizeof(c.engine_version), "0.1.0");
+    snprintf(c.gemma_version, sizeof(c.gemma_version), "gemma4-12b-ltx-v1");
+    return c;
+}
+
+/* One that serves features and embeddings too. */
+static struct model_card ltx_card(const char *id, char weights)
+{
+    struct model_card c = card(id, weights);
+
+    c.extractor = 2;
+    c.rows = 1024;
+    c.video_width = 4096;
+    c.audio_width = 2048;
+    snprintf(c.ltx_version, sizeof(c.ltx_version), "2.5.0");
     return c;
 }
 
@@ -107,7 +121,7 @@ static void check_order(size_t cap, const char *want)
 
 static void cards_come_back(void)
 {
-    struct model_card a = card("gemma-3-12b", 'a'), b = card("other.model_1", 'b'), back;
+    struct model_card a = ltx_card("gemma-3-12b", 'a'), b = card("other.model_1", 'b'), back;
     struct buf out = {.max = 1 << 20};
     int64_t before, after;
 
@@ -338,7 +352,7 @@ static void a_bad_card_takes_no_other_with_it(void)
     static const char *const edits[][2] = {
         /* what of a good card is replaced, by what */
         {"{", "["},
-        {"\"version\":2", "\"version\":1"},
+        {"\"version\":3", "\"version\":2"},
         {"\"id\":\"m\"", "\"id\":\"n\""},
         {"\"id\":\"m\"", "\"id\":\"m\",\"id\":\"m\""},
         {"\"id\":\"m\"", "\"id\":7"},
@@ -350,8 +364,14 @@ static void a_bad_card_takes_no_other_with_it(void)
         {"\"width\":3840", "\"wide\":3840"},
         {"\"width\":3840", "\"width\":3840,\"more\":1"},
         {"true", "1"},
+        {"\"extractor\":2", "\"extractor\":3"},
+        {"\"extractor\":2", "\"extractor\":0"}, /* and yet there are widths */
+        {"\"rows\":1024", "\"rows\":0"},
+        {"\"video_width\":4096", "\"video_width\":0"},
+        {"\"audio_width\":2048", "\"audio_width\":-1"},
+        {"\"2.5.0\"", "250"},
     };
-    struct model_card a = card("m", 'a'), b = card("fine", 'b');
+    struct model_card a = ltx_card("m", 'a'), b = card("fine", 'b');
     char name[120], good[1024], text[1200], old[120];
     redisReply *reply;
 
