@@ -237,8 +237,12 @@ static int describe_engine(struct up *u, struct error *err)
     name_child(u, ENGINE, "engine");
     if ((rc = child_arg(c, err, "%s/prompt-encoder-engine", u->programs)) != OK ||
         (rc = child_arg(c, err, "--model=%s", s->model)) != OK ||
-        (s->model_id != NULL && (rc = child_arg(c, err, "--model-id=%s", s->model_id)) != OK) ||
-        (rc = child_arg(c, err, "--backend=%s", engine_settings_backend(s))) != OK ||
+        (s->model_id != NULL && (rc = child_arg(c, err, "--model-id=%s", s->model_id)) != OK))
+        return rc;
+    for (int i = 0; i < s->ltx.n; i++)
+        if ((rc = child_arg(c, err, "--ltx=%s", option_list_at(&s->ltx, i))) != OK)
+            return rc;
+    if ((rc = child_arg(c, err, "--backend=%s", engine_settings_backend(s))) != OK ||
         (rc = child_arg(c, err, "--compute=%s", engine_settings_compute(s))) != OK ||
         (rc = child_arg(c, err, "--threads=%lld", (long long)s->threads)) != OK ||
         /* one engine a state folder: it takes its old leases back at once */

@@ -92,6 +92,9 @@ static int open_checkpoint(struct ltx_checkpoint **out, struct engine_info *info
     }
     free(tensors);
     config = ltx_checkpoint_config(c);
+    if (ltx_checkpoint_model_version(c) != NULL)
+        snprintf(info->ltx_version, sizeof(info->ltx_version), "%s",
+                 ltx_checkpoint_model_version(c));
     info->extractor = (int)config->extractor;
     info->video_width = config->connectors[LTX_VIDEO].W;
     info->audio_width = config->connectors[LTX_AUDIO].W;

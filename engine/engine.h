@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "engine/level.h"
 #include "kernels/dtype.h"
 
 struct engine;
@@ -66,20 +67,12 @@ struct engine_info {
     int max_tokens;           /* of a prompt, <bos> included */
     char gemma_version[104];  /* "" where the model names none */
     /* what an LTX checkpoint adds; all 0 without one */
-    int extractor;        /* 1: LTX-2.0; 2: LTX-2.3 and 2.5 */
-    int video_width;      /* of features and embeddings */
-    int audio_width;      /* 0: a video-only checkpoint */
-    size_t weights_bytes; /* resident, beside the embedding table, which stays in the file */
+    char ltx_version[104]; /* "2.5.0"; "" where the checkpoint names none */
+    int extractor;         /* 1: LTX-2.0; 2: LTX-2.3 and 2.5 */
+    int video_width;       /* of features and embeddings */
+    int audio_width;       /* 0: a video-only checkpoint */
+    size_t weights_bytes;  /* resident, beside the embedding table, which stays in the file */
 };
-
-/* How far a prompt is taken. The later two need an LTX checkpoint. */
-enum engine_level {
-    ENGINE_HIDDEN_STATES, /* of Gemma, real tokens only */
-    ENGINE_FEATURES,      /* after the projection, real tokens only */
-    ENGINE_EMBEDDINGS     /* after the connectors, ENGINE_ROWS rows: what the video model reads */
-};
-
-enum engine_modality { ENGINE_VIDEO = 1, ENGINE_AUDIO = 2 }; /* bits */
 
 struct engine_request {
     const int *layers; /* [n_layers] which hidden states, each 0 .. L, in the order wanted */

@@ -67,6 +67,7 @@ struct engine_options engine_settings_options(const struct engine_settings *s)
 {
     return (struct engine_options){
         .model = s->model,
+        .ltx = {option_list_at(&s->ltx, 0), option_list_at(&s->ltx, 1)},
         .backend = backends[s->backend].backend,
         .compute = computes[s->compute].type,
         .n_threads = s->threads > 0 ? (int)s->threads : cores_available(),

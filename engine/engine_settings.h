@@ -11,6 +11,7 @@
 
 struct engine_settings {
     const char *model, *model_id;
+    struct option_list ltx;
     int backend, compute;
     int64_t threads;
 };
@@ -19,7 +20,9 @@ struct engine_settings {
 /* Rows of an option table; `at` is where the struct engine_settings lies in the settings. */
 #define ENGINE_OPTIONS(at)                                                                         \
     {"model", 'm', "PE_MODEL", OPT_TEXT, ENGINE_FIELD(at, model),                                  \
-     NULL,    0,   0,          "PATH",   "model directory or GGUF file"},                          \
+     NULL,    0,   0,          "PATH",   "model directory, packed file or GGUF file"},             \
+        {"ltx", 0, "PE_LTX",       OPT_LIST, ENGINE_FIELD(at, ltx),                                \
+         NULL,  0, ENGINE_MAX_LTX, "PATH",   "LTX checkpoint, for features and embeddings"},       \
         {"model-id",                                                                               \
          0,                                                                                        \
          "PE_MODEL_ID",                                                                            \
@@ -64,7 +67,7 @@ enum { ENGINE_MODEL_ID_SIZE = 64 };
 int engine_settings_model_id(char out[ENGINE_MODEL_ID_SIZE], const struct engine_settings *s,
                              struct error *err);
 
-/* For engine_open(); the caller adds batch and progress. */
+/* For engine_open(); the caller adds batch and progress. Its texts are those of `s`. */
 struct engine_options engine_settings_options(const struct engine_settings *s);
 
 /* As the options spell them: "cpu", "float32". */

@@ -97,13 +97,23 @@ static bool is_among(const struct tensor *t, const struct digest_addition *more)
     return false;
 }
 
+/* What of an LTX checkpoint is no tensor and yet in results: settings, and the version that answers
+ * tell. */
+static void describe_settings(char *out, size_t cap, const struct ltx_checkpoint *ltx)
+{
+    const char *version = ltx_checkpoint_model_version(ltx);
+
+    snprintf(out, cap, "%s, version %s", ltx_config_text(ltx_checkpoint_config(ltx)).text,
+             version != NULL ? version : "not given");
+}
+
 int model_file_digest(const struct model_file *m, const struct digest_addition *more, int n_threads,
                       char digest[MODEL_DIGEST_SIZE], struct error *err)
 {
     size_t max = model_file_n_tensors(m) + (more != NULL ? more->n : 0);
     const struct tensor **tensors = calloc(max + 1, sizeof(*tensors));
     struct job j = {.tensors = tensors, .sums = calloc(max + 1, sizeof(*j.sums))};
-    struct ltx_config_text settings = {0};
+    char settings[512] = "";
     uint8_t sum[SHA256_BYTES];
     int rc = OK;
 
@@ -118,9 +128,9 @@ int model_file_digest(const struct model_file *m, const struct digest_addition *
         tensors[j.n++] = &more->tensors[i];
     qsort(tensors, j.n, sizeof(*tensors), compare_names);
     if (more != NULL)
-        settings = ltx_config_text(ltx_checkpoint_config(more->checkpoint));
+        describe_settings(settings, sizeof(settings), more->checkpoint);
     hash_all(&j, n_threads);
-    if (atomic_load(&j.failed) || hash_list(&j, settings.text, sum) != 0) {
+    if (atomic_load(&j.failed) || hash_list(&j, settings, sum) != 0) {
         rc = error_set(err, ERR_IO, "digest: GnuTLS cannot hash");
         goto out;
     }
@@ -159,7 +169,7 @@ static int describe_files(struct buf *out, struct buf *place, int64_t *newest_ns
                           bool as_opened, struct error *err)
 {
     const struct ltx_checkpoint *ltx = more != NULL ? more->checkpoint : NULL;
-    char path[PATH_MAX], real[PATH_MAX];
+    char path[PATH_MAX], real[PATH_MAX], settings[512];
     int rc;
 
     *newest_ns = 0;
@@ -176,9 +186,10 @@ static int describe_files(struct buf *out, struct buf *place, int64_t *newest_ns
                 OK ||
             (rc = buf_printf(place, err, "\n%s", real)) != OK)
             return rc;
-    return ltx == NULL ? OK
-                       : buf_printf(out, err, "ltx: %s\n",
-                                    ltx_config_text(ltx_checkpoint_config(ltx)).text);
+    if (ltx == NULL)
+        return OK;
+    describe_settings(settings, sizeof(settings), ltx);
+    return buf_printf(out, err, "ltx: %s\n", settings);
 }
 
 int model_file_cached_digest(const struct model_file *m, const struct digest_addition *more,

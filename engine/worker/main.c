@@ -171,7 +171,7 @@ int main(int argc, char **argv)
     signals_block(&signals);          /* before the first thread: all inherit the mask */
     if ((rc = redis_settings_check(&settings.redis, &err)) != OK ||
         (rc = open_engine(&engine, &settings, &err)) != OK ||
-        (rc = proof_run(engine, &err)) != OK ||
+        (rc = proof_run(engine, true, &err)) != OK ||
         (rc = registration_open(&registration, engine, &settings.engine, settings.redis.queue,
                                 (int)settings.redis.timeout_ms, &err)) != OK ||
         (rc = registration_publish(registration, &err)) != OK)

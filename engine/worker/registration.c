@@ -44,7 +44,13 @@ static int fill_card(struct registration *r, const struct engine *engine,
                                 .width = info->width,
                                 .max_tokens = info->max_tokens,
                                 .vocabulary = info->vocabulary,
-                                .has_hidden_states = true};
+                                .has_hidden_states = true,
+                                .extractor = info->extractor,
+                                .rows = info->extractor > 0 ? ENGINE_ROWS : 0,
+                                .video_width = info->video_width,
+                                .audio_width = info->audio_width};
+    snprintf(card->gemma_version, sizeof(card->gemma_version), "%s", info->gemma_version);
+    snprintf(card->ltx_version, sizeof(card->ltx_version), "%s", info->ltx_version);
     snprintf(card->architecture, sizeof(card->architecture), "%s", info->architecture);
     snprintf(card->engine_version, sizeof(card->engine_version), "%s", PE_VERSION);
     snprintf(card->compute, sizeof(card->compute), "%s", engine_settings_compute(settings));

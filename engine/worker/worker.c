@@ -172,10 +172,13 @@ static enum dtype dtype_of(const char *name)
                                            : DTYPE_COUNT;
 }
 
-static struct engine_request request_of(const struct payload *p)
+/* False: it names something that this engine does not know. */
+static bool request_of(struct engine_request *out, const struct payload *p)
 {
-    return (struct engine_request){
+    *out = (struct engine_request){
         .layers = p->layers, .n_layers = p->n_layers, .dtype = dtype_of(p->dtype)};
+    return out->dtype != DTYPE_COUNT && engine_level_find(&out->level, p->output) &&
+           engine_modalities_find(&out->modalities, p->modalities);
 }
 
 /* Parses and checks what the queue says to do; it came over the network. */
@@ -190,13 +193,13 @@ static bool accept_job(struct worker *w, struct held *h)
         return false;
     }
     h->parsed = true;
-    if (strcmp(h->payload.output, "hidden_states") != 0) {
+    if (!request_of(&request, &h->payload)) {
+        log_error("unsupported_output", "id=%.12s output=%s dtype=%s", h->job.id, h->payload.output,
+                  h->payload.dtype);
         fail(w, h, true, "unsupported_output");
         return false;
     }
-    request = request_of(&h->payload);
-    if (request.dtype == DTYPE_COUNT ||
-        engine_check_prompt(engine_info(w->engine),
+    if (engine_check_prompt(engine_info(w->engine),
                             &(struct engine_prompt){h->payload.ids, h->payload.n_ids, &request},
                             &err) != OK) {
         log_error("bad_payload", "id=%.12s text=\"%s\"", h->job.id, err.text);
@@ -293,6 +296,7 @@ static void describe_result(struct cache_header *header, struct stored_parts *pa
 static void store(struct worker *w, struct held *h, const struct engine_result *r)
 {
     struct cache_header header = {.n_tokens = r->n_tokens, .truncated = h->payload.truncated};
+    const struct engine_info *info = engine_info(w->engine);
     struct stored_parts parts = {0};
     int64_t ttl_ms =
         h->payload.ttl_s > 0 ? (int64_t)h->payload.ttl_s * 1000 : w->options.result_ttl_ms;
@@ -308,7 +312,12 @@ static void store(struct worker *w, struct held *h, const struct engine_result *
     snprintf(header.model, sizeof(header.model), "%s", w->card->id);
     snprintf(header.weights, sizeof(header.weights), "%s", w->card->weights);
     snprintf(header.output, sizeof(header.output), "%s", h->payload.output);
+    snprintf(header.modalities, sizeof(header.modalities), "%s", h->payload.modalities);
     layers_text(header.layers, sizeof(header.layers), &h->payload);
+    if (h->payload.n_layers == 0) { /* what LTX had a part in */
+        snprintf(header.extractor, sizeof(header.extractor), "v%d", info->extractor);
+        snprintf(header.ltx_version, sizeof(header.ltx_version), "%s", info->ltx_version);
+    }
     if (cache_put(w->cache, h->job.id, &header, parts.data, parts.bytes, (size_t)header.n_tensors,
                   ttl_ms, false, &stored, &err) != OK) {
         if (err.code == ERR_MEM) {
@@ -349,7 +358,7 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
     if (n == 0)
         return OK;
     for (size_t i = 0; i < n; i++) {
-        requests[i] = request_of(&jobs[i]->payload);
+        request_of(&requests[i], &jobs[i]->payload); /* accepted before */
         prompts[i] =
             (struct engine_prompt){jobs[i]->payload.ids, jobs[i]->payload.n_ids, &requests[i]};
         n_tokens += (size_t)jobs[i]->payload.n_ids;
@@ -422,7 +431,7 @@ static int probe(struct worker *w, struct error *err)
 
     if (clock_ms_since(atomic_load(&w->vitals.last_proof_ns)) < w->options.probe_every_ms)
         return OK;
-    rc = proof_run(w->engine, &why);
+    rc = proof_run(w->engine, false, &why);
     vitals_note_proof(&w->vitals, rc == OK);
     if (rc == ERR_GPU)
         return error_set(err, why.code, "%s", why.text);

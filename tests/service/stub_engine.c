@@ -4,9 +4,11 @@
  * weights' name alone, so that any client can work them out again: with
  *     seed = FNV-1a (32 bit) of the weights' name, then of each id as 4 little-endian bytes
  * number i of a result's states (in file order, state by state) is (seed + state * 1000003 + i) mod
- * 65536 as float32. Reads the environment for what is to go wrong:
+ * 65536 as float32; features and embeddings are made alike, in the place of states 1000 (video) and
+ * 1001. Reads the environment for what is to go wrong:
  *     STUB_WEIGHTS    the weights' name (default "stub")
  *     STUB_STATES, STUB_WIDTH    the shape of its results (default 3 and 8)
+ *     STUB_VIDEO, STUB_AUDIO    the widths of features and embeddings (default 0: none)
  *     STUB_MS         how long a batch takes
  *     STUB_POISON     an id: a batch that holds it kills the process
  *     STUB_HANG       an id: a batch that holds it never ends
@@ -59,7 +61,13 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
                                    .n_layers = (int)setting("STUB_STATES", 3) - 1,
                                    .width = (int)setting("STUB_WIDTH", 8),
                                    .vocabulary = VOCABULARY,
-                                   .max_tokens = ENGINE_MAX_TOKENS};
+                                   .max_tokens = ENGINE_MAX_TOKENS,
+                                   .video_width = (int)setting("STUB_VIDEO", 0),
+                                   .audio_width = (int)setting("STUB_AUDIO", 0)};
+    if (e->info.video_width > 0) {
+        e->info.extractor = 2;
+        snprintf(e->info.ltx_version, sizeof(e->info.ltx_version), "2.3.0");
+    }
     return OK;
 }
 
@@ -79,6 +87,8 @@ int engine_check_prompt(const struct engine_info *info, const struct engine_prom
     for (int i = 0; i < prompt->request->n_layers; i++)
         if (prompt->request->layers[i] < 0 || prompt->request->layers[i] > info->n_layers)
             return error_set(err, ERR_INPUT, "stub: layer %d", prompt->request->layers[i]);
+    if (prompt->request->level != ENGINE_HIDDEN_STATES && info->extractor == 0)
+        return error_set(err, ERR_INPUT, "stub: no LTX");
     return OK;
 }
 
@@ -106,43 +116,87 @@ static void take(long ms)
     nanosleep(&t, NULL);
 }
 
-static int encode_one(struct engine *e, const struct engine_prompt *p, struct engine_result *r,
-                      struct error *err)
+static struct engine_tensor *add_tensor(struct engine_result *r, const char *name, enum dtype dtype,
+                                        int n_dims, const size_t *shape)
 {
-    const struct engine_request *q = p->request;
-    uint32_t seed = fnv(2166136261u, e->weights, strlen(e->weights));
-    size_t states = (size_t)(q->n_layers > 0 ? q->n_layers : e->info.n_layers + 1);
-    size_t numbers = (size_t)p->n * e->info.width, size = dtype_info(q->dtype)->bytes;
-    struct engine_tensor *t = &r->tensors[0];
+    struct engine_tensor *t = &r->tensors[r->n_tensors++];
+
+    *t = (struct engine_tensor){
+        .name = name, .dtype = dtype, .n_dims = n_dims, .bytes = dtype_info(dtype)->bytes};
+    for (int i = 0; i < n_dims; i++) {
+        t->shape[i] = shape[i];
+        t->bytes *= shape[i];
+    }
+    if ((t->data = malloc(t->bytes)) == NULL)
+        abort();
+    return t;
+}
+
+/* `numbers` of them, the first at number `first` of the tensor. */
+static void fill(struct engine_tensor *t, size_t first, size_t numbers, uint32_t seed,
+                 uint32_t state)
+{
     float *row = malloc(numbers * sizeof(float));
 
-    seed = fnv(seed, p->ids, (size_t)p->n * sizeof(int32_t));
-    *r = (struct engine_result){.n_tokens = p->n, .n_tensors = 1};
-    *t = (struct engine_tensor){.name = "hidden_states",
-                                .dtype = q->dtype,
-                                .n_dims = 3,
-                                .shape = {states, (size_t)p->n, (size_t)e->info.width},
-                                .bytes = states * numbers * size};
-    t->data = malloc(t->bytes);
-    if (row == NULL || t->data == NULL) {
-        free(row);
-        return error_set(err, ERR_MEM, "stub: no memory");
-    }
-    for (size_t s = 0; s < states; s++) {
-        uint32_t state = q->n_layers > 0 ? (uint32_t)q->layers[s] : (uint32_t)s;
-        for (size_t i = 0; i < numbers; i++)
-            row[i] = (float)((seed + state * 1000003u + (uint32_t)i) % 65536u);
-        dtype_encode((char *)t->data + s * numbers * size, row, q->dtype, numbers);
-    }
+    if (row == NULL)
+        abort();
+    for (size_t i = 0; i < numbers; i++)
+        row[i] = (float)((seed + state * 1000003u + (uint32_t)i) % 65536u);
+    dtype_encode((char *)t->data + first * dtype_info(t->dtype)->bytes, row, t->dtype, numbers);
     free(row);
-    return OK;
+}
+
+static void make_states(const struct engine *e, const struct engine_prompt *p,
+                        struct engine_result *r, uint32_t seed)
+{
+    const struct engine_request *q = p->request;
+    size_t n = (size_t)(q->n_layers > 0 ? q->n_layers : e->info.n_layers + 1);
+    size_t shape[] = {n, (size_t)p->n, (size_t)e->info.width}, numbers = shape[1] * shape[2];
+    struct engine_tensor *t = add_tensor(r, "hidden_states", q->dtype, 3, shape);
+
+    for (size_t s = 0; s < n; s++)
+        fill(t, s * numbers, numbers, seed, q->n_layers > 0 ? (uint32_t)q->layers[s] : (uint32_t)s);
+}
+
+static void make_modalities(const struct engine *e, const struct engine_prompt *p,
+                            struct engine_result *r, uint32_t seed)
+{
+    static const char *const names[][2] = {{"video_features", "audio_features"},
+                                           {"video", "audio"}};
+    const int widths[] = {e->info.video_width, e->info.audio_width};
+    bool embeddings = p->request->level == ENGINE_EMBEDDINGS;
+    size_t rows = embeddings ? ENGINE_ROWS : (size_t)p->n;
+
+    for (unsigned m = 0; m < 2; m++) {
+        size_t shape[] = {rows, (size_t)widths[m]};
+        if (widths[m] > 0 &&
+            (p->request->modalities == 0 || (p->request->modalities >> m & 1) != 0))
+            fill(add_tensor(r, names[embeddings][m], p->request->dtype, 2, shape), 0,
+                 shape[0] * shape[1], seed, 1000 + m);
+    }
+    if (embeddings) {
+        int64_t *mask = add_tensor(r, "mask", DTYPE_I64, 1, &rows)->data;
+        for (size_t i = 0; i < rows; i++)
+            mask[i] = 1;
+    }
+}
+
+static void encode_one(const struct engine *e, const struct engine_prompt *p,
+                       struct engine_result *r)
+{
+    uint32_t seed = fnv(2166136261u, e->weights, strlen(e->weights));
+
+    seed = fnv(seed, p->ids, (size_t)p->n * sizeof(int32_t));
+    *r = (struct engine_result){.n_tokens = p->n};
+    if (p->request->level == ENGINE_HIDDEN_STATES)
+        make_states(e, p, r, seed);
+    else
+        make_modalities(e, p, r, seed);
 }
 
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err)
 {
-    int rc = OK;
-
     memset(results, 0, (size_t)n_prompts * sizeof(*results));
     if (e->memory >= 0 && n_prompts > e->memory)
         return error_set(err, ERR_MEM, "stub: %d prompts are too many", n_prompts);
@@ -157,12 +211,10 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
             take(1500);
     }
     take(e->ms);
-    for (int i = 0; i < n_prompts && rc == OK; i++)
-        rc = encode_one(e, &prompts[i], &results[i], err);
-    for (int i = 0; rc != OK && i < n_prompts; i++)
-        engine_result_free(&results[i]);
+    for (int i = 0; i < n_prompts; i++)
+        encode_one(e, &prompts[i], &results[i]);
     e->steps++;
-    return rc;
+    return OK;
 }
 
 void engine_result_free(struct engine_result *result)

@@ -36,6 +36,7 @@ static void options_reach_the_engine(void)
     CHECK_OK(parse(&s, 1, (const char *const[]){"--model=a"}));
     o = engine_settings_options(&s.engine);
     CHECK_TEXT(o.model, "a");
+    CHECK(o.ltx[0] == NULL && o.ltx[1] == NULL);
     CHECK(o.backend == ENGINE_CPU && o.compute == DTYPE_F32);
     CHECK_INT(o.n_threads, cores_available());
     CHECK_TEXT(engine_settings_backend(&s.engine), "cpu");
@@ -48,6 +49,10 @@ static void options_reach_the_engine(void)
     CHECK_INT(o.n_threads, 3);
     CHECK_TEXT(engine_settings_backend(&s.engine), "loops");
     CHECK_TEXT(engine_settings_compute(&s.engine), "bfloat16");
+    CHECK_OK(parse(&s, 2, (const char *const[]){"--ltx=b", "--ltx=c"}));
+    o = engine_settings_options(&s.engine);
+    CHECK_TEXT(o.ltx[0], "b");
+    CHECK_TEXT(o.ltx[1], "c");
     CHECK_OK(parse(&s, 2, (const char *const[]){"--backend", "cuda"}));
     CHECK(engine_settings_options(&s.engine).backend == ENGINE_CUDA);
     CHECK_ERR(engine_settings_check(&s.engine, &err), ERR_INPUT, "no model: give --model PATH");
