@@ -23,8 +23,8 @@ enum {
 
 struct settings {
     struct engine_settings engine;
-    const char *prompts, *layers, *out;
-    int output, dtype;
+    const char *prompts, *layers, *modalities, *out;
+    int output, dtype; /* output -1: as far as the model goes */
 };
 
 #define FIELD(name) offsetof(struct settings, name)
@@ -32,10 +32,12 @@ static const struct option options[] = {
     ENGINE_OPTIONS(FIELD(engine)),
     {"prompts", 0, NULL, OPT_TEXT, FIELD(prompts), NULL, 0, 0, "FILE.json",
      "a JSON list of strings, instead of arguments; -: standard input"},
-    {"output", 0, NULL, OPT_CHOICE, FIELD(output), "hidden_states", 0, 0, "hidden_states",
-     "what to compute"},
+    {"output", 0, NULL, OPT_CHOICE, FIELD(output), NULL, 0, 0, "hidden_states|features|embeddings",
+     "what to compute; default: embeddings with --ltx, else hidden_states"},
     {"layers", 0, NULL, OPT_TEXT, FIELD(layers), NULL, 0, 0, "0,12,..",
      "which hidden states, 0: the embeddings; default: all"},
+    {"modalities", 0, NULL, OPT_TEXT, FIELD(modalities), NULL, 0, 0, "video,audio",
+     "which features or embeddings; default: all that the model has"},
     {"dtype", 0, NULL, OPT_CHOICE, FIELD(dtype), "bfloat16", 0, 0, "bfloat16|float16|float32",
      "type of the result"},
     {"out", 'o', NULL, OPT_TEXT, FIELD(out), NULL, 0, 0, "FILE.safetensors",
@@ -46,8 +48,11 @@ static const struct option options[] = {
 static const struct program program = {
     .name = "prompt-encoder encode",
     .usage = "--model PATH [options] PROMPT...",
-    .about = "Encodes prompts and shows tokens, shapes and a few numbers; with -o also writes the\n"
-             "tensors: p<i>.hidden_states [states, tokens, width] and p<i>.token_ids [tokens].",
+    .about =
+        "Encodes prompts and shows tokens, shapes and a few numbers; with -o also writes the\n"
+        "tensors, of prompt i: p<i>.hidden_states [states, tokens, width], or p<i>.video_features\n"
+        "and p<i>.audio_features [tokens, width], or p<i>.video and p<i>.audio [1024, width] with\n"
+        "p<i>.mask [1024]; and p<i>.token_ids [tokens].",
     .options = options,
 };
 
@@ -74,6 +79,62 @@ static int parse_layers(int *layers, int *n_layers, const char *text, struct err
         text = comma == NULL ? NULL : comma + 1;
     }
     return OK;
+}
+
+/* "video,audio" in either order, or one of them, to bits. */
+static int parse_modalities(unsigned *modalities, const char *text, struct error *err)
+{
+    *modalities = 0;
+    while (text != NULL) {
+        const char *comma = strchr(text, ',');
+        size_t len = comma == NULL ? strlen(text) : (size_t)(comma - text);
+        unsigned one = len == 5 && memcmp(text, "video", 5) == 0   ? ENGINE_VIDEO
+                       : len == 5 && memcmp(text, "audio", 5) == 0 ? ENGINE_AUDIO
+                                                                   : 0;
+        if (one == 0)
+            return error_set(err, ERR_INPUT, "--modalities: '%s' is neither video nor audio", text);
+        if ((*modalities & one) != 0)
+            return error_set(err, ERR_INPUT, "--modalities: %s is wanted twice",
+                             one == ENGINE_VIDEO ? "video" : "audio");
+        *modalities |= one;
+        text = comma == NULL ? NULL : comma + 1;
+    }
+    return OK;
+}
+
+/* What the flags ask for; whether the model has it is checked later. */
+static int read_request(struct engine_request *request, int *layers, const struct settings *s,
+                        struct error *err)
+{
+    int rc;
+
+    *request = (struct engine_request){.layers = layers, .dtype = result_types[s->dtype]};
+    request->level = s->output >= 0        ? (enum engine_level)s->output
+                     : s->engine.ltx.n > 0 ? ENGINE_EMBEDDINGS
+                                           : ENGINE_HIDDEN_STATES;
+    if ((rc = parse_layers(layers, &request->n_layers, s->layers, err)) != OK ||
+        (rc = parse_modalities(&request->modalities, s->modalities, err)) != OK)
+        return rc;
+    if (request->level != ENGINE_HIDDEN_STATES && s->engine.ltx.n == 0)
+        return error_set(err, ERR_INPUT, "--output %s needs an LTX checkpoint: give --ltx PATH",
+                         engine_level_name(request->level));
+    if (request->level == ENGINE_HIDDEN_STATES && request->modalities != 0)
+        return error_set(err, ERR_INPUT, "--modalities goes with --output features or embeddings");
+    return OK;
+}
+
+/* Of the model's headers alone. */
+static int check_request(const struct settings *s, const struct engine_request *request,
+                         struct error *err)
+{
+    struct engine_options opened = engine_settings_options(&s->engine);
+    struct engine_info info;
+    int rc;
+
+    if ((rc = engine_read_info(&info, s->engine.model, err)) != OK ||
+        (rc = engine_add_ltx_info(&info, opened.ltx, err)) != OK)
+        return rc;
+    return engine_check_request(&info, request, err);
 }
 
 /* Room for all prompts, up to a full pass; each alone fits, as it has at most ENGINE_MAX_TOKENS. */
@@ -114,10 +175,24 @@ static int describe(struct answer_prompt *described, struct buf *layers,
             (struct answer_tensor){"token_ids", "I32", 1, {tokens->n}, tokens->n * sizeof(int32_t)};
         d->n_tensors = r->n_tensors + 1;
     }
+    if (request->level != ENGINE_HIDDEN_STATES)
+        return OK;
     for (int s = 0; s < (int)results[0].tensors[0].shape[0] && rc == OK; s++)
         rc = buf_printf(layers, err, "%s%d", s > 0 ? "," : "",
                         request->n_layers > 0 ? request->layers[s] : s);
     return rc;
+}
+
+/* Which features or embeddings a result has, as bits. */
+static unsigned modalities_of(const struct engine_result *r)
+{
+    unsigned bits = 0;
+
+    for (int i = 0; i < r->n_tensors; i++)
+        bits |= strncmp(r->tensors[i].name, "video", 5) == 0   ? ENGINE_VIDEO
+                : strncmp(r->tensors[i].name, "audio", 5) == 0 ? ENGINE_AUDIO
+                                                               : 0u;
+    return bits;
 }
 
 /* The bytes that the service answers to the same prompts: the same layout decides them. */
@@ -129,7 +204,9 @@ static int write_file(struct file_writer *writer, const struct engine *engine,
     struct answer_prompt *described = calloc(prompts->n, sizeof(*described));
     struct buf layers = {.max = 4096};
     struct layout layout = {0};
-    char model[ENGINE_MODEL_ID_SIZE], weights[ENGINE_DIGEST_SIZE];
+    const struct engine_info *info = engine_info(engine);
+    bool has_ltx = request->level != ENGINE_HIDDEN_STATES;
+    char model[ENGINE_MODEL_ID_SIZE], weights[ENGINE_DIGEST_SIZE], extractor[8] = "";
     int rc;
 
     if (described == NULL) {
@@ -140,10 +217,15 @@ static int write_file(struct file_writer *writer, const struct engine *engine,
         (rc = engine_settings_model_id(model, settings, err)) != OK ||
         (rc = engine_weights_digest(engine, weights, err)) != OK)
         goto out;
+    if (has_ltx)
+        snprintf(extractor, sizeof(extractor), "v%d", info->extractor);
     const struct answer answer = {.model = model,
                                   .weights = weights,
-                                  .output = "hidden_states",
-                                  .layers = layers.data,
+                                  .output = engine_level_name(request->level),
+                                  .layers = has_ltx ? "" : layers.data,
+                                  .modalities = engine_modalities_name(modalities_of(results)),
+                                  .extractor = extractor,
+                                  .ltx_version = has_ltx ? info->ltx_version : "",
                                   .negative_index = -1,
                                   .n_prompts = prompts->n,
                                   .prompts = described};
@@ -183,7 +265,7 @@ static void print_tensor(const struct engine_tensor *t)
     dtype_decode(values, (const char *)t->data + row * dtype_info(t->dtype)->bytes, t->dtype, n);
     for (size_t i = 0; i < n; i++)
         printf(" %.4f", (double)values[i]);
-    printf(" ...\n");
+    printf(" ...");
 }
 
 /* The beginning of a prompt on one line. */
@@ -209,9 +291,10 @@ static void print_summary(const struct prompts *prompts, const struct engine_res
         printf("    %d token%s", r->n_tokens, r->n_tokens == 1 ? "" : "s");
         for (int k = 0; k < r->n_tensors; k++)
             if (r->tensors[k].n_dims > 1) { /* not the mask, which says nothing */
-                printf(", ");
+                printf(k == 0 ? ", " : "\n    ");
                 print_tensor(&r->tensors[k]);
             }
+        printf("\n");
         n_tokens += (size_t)r->n_tokens;
     }
     printf("%zu prompt%s, %zu tokens: %.1f ms\n", prompts->n, prompts->n == 1 ? "" : "s", n_tokens,
@@ -220,7 +303,7 @@ static void print_summary(const struct prompts *prompts, const struct engine_res
 
 int command_encode(int argc, char **argv, struct error *err)
 {
-    struct settings settings = {0};
+    struct settings settings = {.output = -1};
     struct prompts prompts = {0};
     struct tokenizer *tokenizer = NULL;
     struct engine *engine = NULL;
@@ -229,7 +312,6 @@ int command_encode(int argc, char **argv, struct error *err)
     struct file_writer *writer = NULL;
     struct engine_options engine_options = {0};
     struct engine_request request = {0};
-    struct engine_info info;
     struct progress progress;
     int layers[ENGINE_MAX_LAYERS + 1], n_rest, rc;
     int64_t start_ns;
@@ -245,12 +327,9 @@ int command_encode(int argc, char **argv, struct error *err)
     }
     if ((rc = engine_settings_check(&settings.engine, err)) != OK)
         goto out;
-    request.dtype = result_types[settings.dtype];
-    request.layers = layers;
-    if ((rc = parse_layers(layers, &request.n_layers, settings.layers, err)) != OK ||
+    if ((rc = read_request(&request, layers, &settings, err)) != OK ||
         (rc = prompts_read(&prompts, argv + 1, n_rest, settings.prompts, err)) != OK ||
-        (rc = engine_read_info(&info, settings.engine.model, err)) != OK ||
-        (rc = engine_check_request(&info, &request, err)) != OK ||
+        (rc = check_request(&settings, &request, err)) != OK ||
         (settings.out != NULL && (rc = file_writer_open(&writer, settings.out, err)) != OK) ||
         (rc = engine_load_tokenizer(&tokenizer, settings.engine.model, err)) != OK ||
         (rc = prompts_tokenize(&prompts, tokenizer, ENGINE_MAX_TOKENS, err)) != OK)

@@ -40,10 +40,11 @@ static const struct option options[] = {
 static const struct program program = {
     .name = "prompt-encoder models",
     .usage = "[options]",
-    .about =
-        "Lists the models that a queue takes work for: id, weights, what they are computed in,\n"
-        "engines, and what waits. With --remove a model's card goes: no more work is taken for\n"
-        "it.",
+    .about = "Lists the models that a queue takes work for: id, weights, what they are computed "
+             "in, what\n"
+             "comes of them, engines, and what waits. With --remove a model's card goes: no more "
+             "work is taken for\n"
+             "it.",
     .options = options,
 };
 
@@ -82,6 +83,21 @@ static void write_age(char *out, size_t cap, const struct model_card *card, int6
         snprintf(out, cap, "seen %" PRId64 " %s ago", age_ms / units[i].ms, units[i].name);
 }
 
+/* "49 states of 3840, video 4096, audio 2048" */
+static void write_outputs(char *out, size_t cap, const struct model_card *card)
+{
+    char states[48] = "", video[32] = "", audio[32] = "";
+
+    if (card->has_hidden_states)
+        snprintf(states, sizeof(states), "%d states of %d", card->n_states, card->width);
+    if (card->video_width > 0)
+        snprintf(video, sizeof(video), "%svideo %d", states[0] != '\0' ? ", " : "",
+                 card->video_width);
+    if (card->audio_width > 0)
+        snprintf(audio, sizeof(audio), ", audio %d", card->audio_width);
+    snprintf(out, cap, "%s%s%s", states, video, audio);
+}
+
 static int read_depth(struct queue_depth *out, const struct settings *s,
                       const struct model_card *card, struct error *err)
 {
@@ -99,26 +115,32 @@ static int read_depth(struct queue_depth *out, const struct settings *s,
 static int list(const struct settings *s, const struct model_card *cards, size_t n, int64_t now_ms,
                 struct error *err)
 {
-    int width = (int)strlen("MODEL");
+    int width = (int)strlen("MODEL"), outputs_width = (int)strlen("OUTPUTS");
+    char outputs[128];
     int rc;
 
     if (n == 0) {
         printf("no models: no engine has registered one\n");
         return OK;
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         if ((int)strlen(cards[i].id) > width)
             width = (int)strlen(cards[i].id);
-    printf("%-*s  %-*s  %-8s  %-16s  %7s  %s\n", width, "MODEL", DIGITS, "WEIGHTS", "COMPUTE",
-           "SEEN", "ENGINES", "JOBS");
+        write_outputs(outputs, sizeof(outputs), &cards[i]);
+        if ((int)strlen(outputs) > outputs_width)
+            outputs_width = (int)strlen(outputs);
+    }
+    printf("%-*s  %-*s  %-8s  %-*s  %-16s  %7s  %s\n", width, "MODEL", DIGITS, "WEIGHTS", "COMPUTE",
+           outputs_width, "OUTPUTS", "SEEN", "ENGINES", "JOBS");
     for (size_t i = 0; i < n; i++) {
         struct queue_depth depth;
         char age[64];
         if ((rc = read_depth(&depth, s, &cards[i], err)) != OK)
             return rc;
         write_age(age, sizeof(age), &cards[i], now_ms);
-        printf("%-*s  %.*s  %-8s  %-16s  %7" PRId64 "  ", width, cards[i].id, DIGITS,
-               cards[i].weights, cards[i].compute, age, depth.engines);
+        write_outputs(outputs, sizeof(outputs), &cards[i]);
+        printf("%-*s  %.*s  %-8s  %-*s  %-16s  %7" PRId64 "  ", width, cards[i].id, DIGITS,
+               cards[i].weights, cards[i].compute, outputs_width, outputs, age, depth.engines);
         printf("%" PRId64 " waiting (%" PRId64 " tokens), %" PRId64 " delayed, %" PRId64
                " running, %" PRId64 " dead\n",
                depth.waiting, depth.waiting_tokens, depth.delayed, depth.leased, depth.dead);

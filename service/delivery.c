@@ -190,6 +190,15 @@ static bool handle_etag(struct delivery *d)
     return true;
 }
 
+/* Whether one metadata can speak of both. */
+static bool is_alike(const struct cache_header *a, const struct cache_header *b)
+{
+    return strcmp(a->model, b->model) == 0 && strcmp(a->weights, b->weights) == 0 &&
+           strcmp(a->output, b->output) == 0 && strcmp(a->layers, b->layers) == 0 &&
+           strcmp(a->modalities, b->modalities) == 0 && strcmp(a->extractor, b->extractor) == 0 &&
+           strcmp(a->ltx_version, b->ltx_version) == 0;
+}
+
 static void answer_tensors(struct delivery *d)
 {
     struct answer_prompt prompts[JOB_GROUP_MAX];
@@ -200,10 +209,11 @@ static void answer_tensors(struct delivery *d)
 
     for (size_t i = 0; i < t->n; i++) {
         const struct cache_header *h = result_header(t->prompts[i].result);
-        if (strcmp(h->output, first->output) != 0 || strcmp(h->layers, first->layers) != 0) {
+        if (!is_alike(h, first)) {
             struct problem p = {0};
             problem_set(&p, PROBLEM_INVALID_FIELD,
-                        "these jobs have different outputs or layers; ask for each by itself");
+                        "these jobs have different models, outputs, layers or modalities; ask for "
+                        "each by itself");
             exchange_answer_problem(x, &p);
             return;
         }
@@ -213,6 +223,9 @@ static void answer_tensors(struct delivery *d)
                                   .weights = first->weights,
                                   .output = first->output,
                                   .layers = first->layers,
+                                  .modalities = first->modalities,
+                                  .extractor = first->extractor,
+                                  .ltx_version = first->ltx_version,
                                   .negative_index = d->negative_index,
                                   .n_prompts = t->n,
                                   .prompts = prompts};

@@ -27,7 +27,8 @@ struct work {
     enum answer_format format;
     struct prefer prefer;
     struct token_list tokens[REQUEST_MAX_PROMPTS];
-    int n_layers, layers[REQUEST_MAX_LAYERS]; /* written out */
+    int n_layers, layers[REQUEST_MAX_LAYERS]; /* of hidden states, written out */
+    unsigned modalities;                      /* of the other levels, likewise */
     double tokenize_ms;
 };
 
@@ -45,17 +46,41 @@ static void work_free(struct work *w)
 
 /* ---- checks ---- */
 
-static bool check_output(const struct work *w, struct problem *p)
+enum request_output encode_default_output(const struct model_card *card)
+{
+    return card->extractor > 0 ? OUTPUT_EMBEDDINGS : OUTPUT_HIDDEN_STATES;
+}
+
+static bool check_output(struct work *w, struct problem *p)
 {
     const struct model_card *card = &w->model->card;
+    struct request *r = &w->request;
 
-    if (w->request.output != OUTPUT_HIDDEN_STATES)
+    if (!request_settle_output(r, encode_default_output(card), p))
+        return false;
+    if (r->output != OUTPUT_HIDDEN_STATES && card->extractor == 0)
         return problem_set(p, PROBLEM_OUTPUT_UNAVAILABLE,
                            "'%s' serves no %s: that needs an LTX checkpoint; start its engine with "
                            "--ltx PATH",
-                           card->id, request_output_name(w->request.output));
-    if (!card->has_hidden_states)
+                           card->id, request_output_name(r->output));
+    if (r->output == OUTPUT_HIDDEN_STATES && !card->has_hidden_states)
         return problem_set(p, PROBLEM_OUTPUT_UNAVAILABLE, "'%s' serves no hidden_states", card->id);
+    return true;
+}
+
+static bool check_modalities(struct work *w, struct problem *p)
+{
+    const struct model_card *card = &w->model->card;
+
+    if (w->request.output == OUTPUT_HIDDEN_STATES)
+        return true;
+    w->modalities = w->request.modalities;
+    if (w->modalities == 0)
+        w->modalities = card->audio_width > 0 ? MODALITY_VIDEO | MODALITY_AUDIO : MODALITY_VIDEO;
+    if ((w->modalities & MODALITY_AUDIO) != 0 && card->audio_width == 0)
+        return problem_set(p, PROBLEM_OUTPUT_UNAVAILABLE,
+                           "'modalities': '%s' has no audio: its LTX checkpoint is video-only",
+                           card->id);
     return true;
 }
 
@@ -64,6 +89,8 @@ static bool check_layers(struct work *w, struct problem *p)
     const struct request *r = &w->request;
     int n_states = w->model->card.n_states;
 
+    if (r->output != OUTPUT_HIDDEN_STATES)
+        return true;
     if (n_states > REQUEST_MAX_LAYERS)
         return problem_set(p, PROBLEM_INTERNAL, "the model has too many layers");
     w->n_layers = r->n_layers > 0 ? r->n_layers : n_states;
@@ -103,11 +130,16 @@ static bool tokenize(struct work *w, size_t limit, struct problem *p)
     return true;
 }
 
-static bool too_large(struct problem *p, const char *what, size_t bytes, size_t limit,
-                      size_t n_layers_that_fit)
+static bool too_large(struct problem *p, const struct work *w, const char *what, size_t bytes,
+                      size_t limit, size_t n_layers_that_fit)
 {
     problem_add_number(p, "bytes", (int64_t)bytes);
     problem_add_number(p, "limit", (int64_t)limit);
+    if (w->request.output != OUTPUT_HIDDEN_STATES)
+        return problem_set(p, PROBLEM_RESULT_TOO_LARGE,
+                           "%s would have %zu bytes, at most %zu are sent: ask for fewer prompts, "
+                           "for one modality or for a smaller dtype",
+                           what, bytes, limit);
     problem_add_number(p, "layers_that_fit", (int64_t)n_layers_that_fit);
     if (n_layers_that_fit == 0)
         return problem_set(p, PROBLEM_RESULT_TOO_LARGE,
@@ -118,41 +150,64 @@ static bool too_large(struct problem *p, const char *what, size_t bytes, size_t 
                        what, bytes, limit, n_layers_that_fit);
 }
 
-/* Bytes of `n_tokens` tokens: of one layer, and of the ids. */
-static bool sizes_of(const struct work *w, size_t n_tokens, size_t *layer, size_t *all)
+/* Bytes of one or several prompts' results. */
+struct sizes {
+    size_t beside; /* ids and masks */
+    size_t unit;   /* a hidden state; or a level's tensors together */
+    size_t all;
+};
+
+/* What the result of `n_tokens` tokens has; false: more than can be counted. */
+static bool sizes_of(struct sizes *out, const struct work *w, size_t n_tokens)
 {
-    return size_mul(layer, n_tokens, (size_t)w->model->card.width) &&
-           size_mul(layer, *layer, request_dtype_bytes(w->request.dtype)) &&
-           size_mul(all, *layer, (size_t)w->n_layers) &&
-           size_add(all, *all, n_tokens * sizeof(int32_t));
+    const struct model_card *card = &w->model->card;
+    size_t width = (size_t)card->width, rows = n_tokens, n_units = 1, mask = 0;
+
+    if (w->request.output == OUTPUT_HIDDEN_STATES) {
+        n_units = (size_t)w->n_layers;
+    } else { /* the card's numbers are below 2^30 */
+        width = ((w->modalities & MODALITY_VIDEO) != 0 ? (size_t)card->video_width : 0) +
+                ((w->modalities & MODALITY_AUDIO) != 0 ? (size_t)card->audio_width : 0);
+        if (w->request.output == OUTPUT_EMBEDDINGS) {
+            rows = (size_t)card->rows;
+            mask = rows * sizeof(int64_t);
+        }
+    }
+    out->beside = n_tokens * sizeof(int32_t) + mask;
+    return size_mul(&out->unit, rows, width) &&
+           size_mul(&out->unit, out->unit, request_dtype_bytes(w->request.dtype)) &&
+           size_mul(&out->all, out->unit, n_units) && size_add(&out->all, out->all, out->beside);
+}
+
+static size_t layers_that_fit(const struct sizes *s, size_t limit)
+{
+    return limit < s->beside ? 0 : (limit - s->beside) / s->unit;
 }
 
 static bool check_sizes(const struct work *w, struct problem *p)
 {
     const struct service *s = w->service;
-    size_t n_tokens = 0, layer = 0, all = 0;
-
-    for (size_t i = 0; i < w->request.n_prompts; i++) {
-        size_t ids = w->tokens[i].n * sizeof(int32_t);
-        n_tokens += w->tokens[i].n;
-        if (!sizes_of(w, w->tokens[i].n, &layer, &all))
-            return problem_set(p, PROBLEM_RESULT_TOO_LARGE, "a result's size overflows");
-        if (all > s->max_prompt_bytes) {
-            char what[48];
-            snprintf(what, sizeof(what), "prompt %zu's result", i);
-            return too_large(p, what, all, s->max_prompt_bytes,
-                             s->max_prompt_bytes < ids ? 0 : (s->max_prompt_bytes - ids) / layer);
-        }
-    }
-    if (!sizes_of(w, n_tokens, &layer, &all))
-        return problem_set(p, PROBLEM_RESULT_TOO_LARGE, "the answer's size overflows");
     size_t limit = w->format == FORMAT_JSON && s->max_request_bytes > ANSWER_JSON_MAX
                        ? (size_t)ANSWER_JSON_MAX
                        : s->max_request_bytes;
-    if (all > limit)
-        return too_large(
-            p, w->format == FORMAT_JSON ? "the answer in JSON" : "the answer", all, limit,
-            limit < n_tokens * sizeof(int32_t) ? 0 : (limit - n_tokens * sizeof(int32_t)) / layer);
+    struct sizes total = {0};
+
+    for (size_t i = 0; i < w->request.n_prompts; i++) {
+        struct sizes one;
+        if (!sizes_of(&one, w, w->tokens[i].n) || !size_add(&total.unit, total.unit, one.unit) ||
+            !size_add(&total.all, total.all, one.all))
+            return problem_set(p, PROBLEM_RESULT_TOO_LARGE, "the answer's size overflows");
+        total.beside += one.beside;
+        if (one.all > s->max_prompt_bytes) {
+            char what[48];
+            snprintf(what, sizeof(what), "prompt %zu's result", i);
+            return too_large(p, w, what, one.all, s->max_prompt_bytes,
+                             layers_that_fit(&one, s->max_prompt_bytes));
+        }
+    }
+    if (total.all > limit)
+        return too_large(p, w, w->format == FORMAT_JSON ? "the answer in JSON" : "the answer",
+                         total.all, limit, layers_that_fit(&total, limit));
     return true;
 }
 
@@ -165,6 +220,10 @@ static bool check_format(const struct work *w, struct problem *p)
         return problem_set(p, PROBLEM_NOT_ACCEPTABLE,
                            "npy holds one tensor, so it takes one prompt, not %zu",
                            w->request.n_prompts);
+    if (w->modalities == (MODALITY_VIDEO | MODALITY_AUDIO))
+        return problem_set(p, PROBLEM_NOT_ACCEPTABLE,
+                           "npy holds one tensor, so it takes one modality: ask for \"modalities\" "
+                           "[\"video\"] or [\"audio\"]");
     if (w->request.dtype == DTYPE_NAME_BFLOAT16)
         return problem_set(p, PROBLEM_NOT_ACCEPTABLE,
                            "npy has no type for bfloat16; ask for dtype float16 or float32");
@@ -187,22 +246,21 @@ static int fill_prompt(struct ticket_prompt *out, const struct work *w, size_t i
     if (w->request.cache == CACHE_BYPASS)
         rc = key_make_random(out->id, err);
     else
-        rc = key_make(
-            out->id, &w->service->secret,
-            &(struct key_parts){.tenant = w->service->key_tenant,
-                                .model = card->id,
-                                .weights = card->weights,
-                                .compute = card->compute,
-                                .tokenizer = card->tokenizer,
-                                .output = request_output_name(w->request.output),
-                                .layers = w->layers,
-                                .n_layers = w->n_layers,
-                                .modalities = request_modalities_name(w->request.modalities),
-                                .dtype = request_dtype_name(w->request.dtype),
-                                .token_limit = card->max_tokens,
-                                .prompt = text,
-                                .prompt_len = len},
-            err);
+        rc = key_make(out->id, &w->service->secret,
+                      &(struct key_parts){.tenant = w->service->key_tenant,
+                                          .model = card->id,
+                                          .weights = card->weights,
+                                          .compute = card->compute,
+                                          .tokenizer = card->tokenizer,
+                                          .output = request_output_name(w->request.output),
+                                          .layers = w->layers,
+                                          .n_layers = w->n_layers,
+                                          .modalities = request_modalities_name(w->modalities),
+                                          .dtype = request_dtype_name(w->request.dtype),
+                                          .token_limit = card->max_tokens,
+                                          .prompt = text,
+                                          .prompt_len = len},
+                      err);
     if (rc != OK)
         return rc;
     if ((payload = calloc(1, sizeof(*payload))) == NULL)
@@ -212,6 +270,8 @@ static int fill_prompt(struct ticket_prompt *out, const struct work *w, size_t i
     snprintf(payload->dtype, sizeof(payload->dtype), "%s", request_dtype_name(w->request.dtype));
     payload->n_layers = w->n_layers;
     memcpy(payload->layers, w->layers, (size_t)w->n_layers * sizeof(w->layers[0]));
+    snprintf(payload->modalities, sizeof(payload->modalities), "%s",
+             request_modalities_name(w->modalities));
     payload->truncated = tokens->n < tokens->n_uncut;
     payload->ttl_s = w->request.cache == CACHE_BYPASS ? BYPASS_TTL_S : 0;
     payload->n_ids = (int)tokens->n;
@@ -276,7 +336,7 @@ void encode_handle(const struct service *s, struct exchange *x)
     headers_read_prefer(&w->prefer, exchange_header(x, "Prefer"));
     if (!request_parse_encode(&w->request, body, len, &p) ||
         !models_find(s->models, w->request.model, &w->model, &p) || !check_output(w, &p) ||
-        !check_layers(w, &p) || !check_format(w, &p) ||
+        !check_layers(w, &p) || !check_modalities(w, &p) || !check_format(w, &p) ||
         !tokenize(w, (size_t)w->model->card.max_tokens, &p) || !check_sizes(w, &p) ||
         !begin_ticket(w, &p))
         exchange_answer_problem(x, &p);

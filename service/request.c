@@ -238,9 +238,6 @@ static bool read_modalities(struct request *r, struct problem *p)
 
     if (list == NULL)
         return true;
-    if (r->output == OUTPUT_HIDDEN_STATES)
-        return problem_set(p, PROBLEM_INVALID_FIELD,
-                           "'modalities' applies to features and embeddings, not to hidden_states");
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(list, i);
         const char *text = json_string_length(item) == 5 ? json_string_value(item) : "";
@@ -258,12 +255,36 @@ static bool read_modalities(struct request *r, struct problem *p)
                                 "'modalities' must be a list of video, audio or both");
 }
 
+/* Layers are of hidden states, modalities of the other levels. */
+static bool check_level(const struct request *r, struct problem *p)
+{
+    const char *by_default = r->has_output ? "" : ", which is this model's default output";
+
+    if (r->output == OUTPUT_HIDDEN_STATES && r->modalities != 0)
+        return problem_set(
+            p, PROBLEM_INVALID_FIELD,
+            "'modalities' applies to features and embeddings, not to hidden_states%s", by_default);
+    if (r->output != OUTPUT_HIDDEN_STATES && r->n_layers > 0)
+        return problem_set(p, PROBLEM_INVALID_FIELD,
+                           "'layers' applies to hidden_states, not to %s%s",
+                           output_words[r->output], by_default);
+    return true;
+}
+
+bool request_settle_output(struct request *r, enum request_output fallback, struct problem *p)
+{
+    if (r->has_output)
+        return true; /* checked when it was read */
+    r->output = fallback;
+    return check_level(r, p);
+}
+
 bool request_parse_encode(struct request *out, const char *body, size_t len, struct problem *p)
 {
     static const char *const known[] = {
         "prompt", "prompts", "negative_prompt", "model",       "output", "modalities",
         "layers", "dtype",   "cache",           "on_overflow", NULL};
-    int output = OUTPUT_HIDDEN_STATES, dtype = DTYPE_NAME_BFLOAT16, overflow = 0, cache = CACHE_USE;
+    int output = -1, dtype = DTYPE_NAME_BFLOAT16, overflow = 0, cache = CACHE_USE;
 
     memset(out, 0, sizeof(*out));
     if (!parse_object(out, body, len, p) || !check_fields(out->root, known, p) ||
@@ -271,13 +292,16 @@ bool request_parse_encode(struct request *out, const char *body, size_t len, str
         !read_choice(&output, out->root, "output", output_words, p) ||
         !read_choice(&dtype, out->root, "dtype", dtype_words, p) ||
         !read_choice(&overflow, out->root, "on_overflow", overflow_words, p) ||
-        !read_choice(&cache, out->root, "cache", cache_words, p) || !read_layers(out, p))
+        !read_choice(&cache, out->root, "cache", cache_words, p) || !read_layers(out, p) ||
+        !read_modalities(out, p))
         return false;
-    out->output = (enum request_output)output;
+    out->has_output = output >= 0;
+    if (out->has_output)
+        out->output = (enum request_output)output;
     out->dtype = (enum request_dtype)dtype;
     out->overflow_is_error = overflow == 1;
     out->cache = (enum request_cache)cache;
-    return read_modalities(out, p);
+    return !out->has_output || check_level(out, p);
 }
 
 bool request_parse_tokenize(struct request *out, const char *body, size_t len, struct problem *p)

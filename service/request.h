@@ -35,6 +35,7 @@ struct request {
     struct request_prompt prompts[REQUEST_MAX_PROMPTS];
     bool has_negative; /* the last prompt is the negative one */
     const char *model; /* NULL: the only one there is */
+    bool has_output;   /* else `output` is the model's to say: request_settle_output() */
     enum request_output output;
     enum request_dtype dtype;
     enum request_cache cache;
@@ -46,6 +47,9 @@ struct request {
 
 /* True, or false and *p says why. Free *out with request_free() either way. */
 bool request_parse_encode(struct request *out, const char *body, size_t len, struct problem *p);
+/* An output that the request did not name becomes `fallback`; false as above when it has what that
+ * level has not. */
+bool request_settle_output(struct request *r, enum request_output fallback, struct problem *p);
 /* Knows `prompt`, `prompts` and `model` only. */
 bool request_parse_tokenize(struct request *out, const char *body, size_t len, struct problem *p);
 void request_free(struct request *r); /* a zeroed one is fine; prompts are wiped */

@@ -29,6 +29,47 @@ struct route {
 
 /* ---- what the small ones do ---- */
 
+#define DTYPES "\"dtypes\":[\"bfloat16\",\"float16\",\"float32\"]"
+
+/* Their shapes follow: hidden_states [layers, tokens, width], features [tokens, a width],
+ * embeddings [rows, a width]. */
+static int write_outputs(struct buf *out, const struct model_card *card, struct error *err)
+{
+    char widths[96];
+    int rc = OK;
+
+    snprintf(widths, sizeof(widths), "\"video_width\":%d", card->video_width);
+    if (card->audio_width > 0)
+        snprintf(widths + strlen(widths), sizeof(widths) - strlen(widths), ",\"audio_width\":%d",
+                 card->audio_width);
+    if (card->has_hidden_states)
+        rc = buf_printf(out, err, "\"hidden_states\":{\"layers\":%d,\"width\":%d," DTYPES "}",
+                        card->n_states, card->width);
+    if (rc == OK && card->extractor > 0)
+        rc = buf_printf(out, err,
+                        "%s\"features\":{%s," DTYPES "},\"embeddings\":{\"rows\":%d,%s," DTYPES "}",
+                        card->has_hidden_states ? "," : "", widths, card->rows, widths);
+    return rc;
+}
+
+/* Which Gemma and which LTX it is, as far as they say so. */
+static int write_versions(struct buf *out, const struct model_card *card, struct error *err)
+{
+    int rc = OK;
+
+    if (card->gemma_version[0] != '\0' &&
+        ((rc = buf_printf(out, err, ",\"gemma_version\":")) != OK ||
+         (rc = json_text_append(out, card->gemma_version, err)) != OK))
+        return rc;
+    if (card->extractor > 0)
+        rc = buf_printf(out, err, ",\"extractor\":\"v%d\"", card->extractor);
+    if (rc != OK || card->ltx_version[0] == '\0')
+        return rc;
+    if ((rc = buf_printf(out, err, ",\"ltx_version\":")) != OK)
+        return rc;
+    return json_text_append(out, card->ltx_version, err);
+}
+
 static int write_model(struct buf *out, const struct model_card *card, struct error *err)
 {
     int rc;
@@ -40,16 +81,15 @@ static int write_model(struct buf *out, const struct model_card *card, struct er
         (rc = buf_printf(out, err,
                          ",\"weights\":\"%s\",\"compute\":\"%s\",\"tokenizer\":\"%s\","
                          "\"max_tokens\":%d,\"vocabulary\":%d,\"registered_ms\":%" PRId64
-                         ",\"seen_ms\":%" PRId64 ",\"live\":%s,\"outputs\":{",
+                         ",\"seen_ms\":%" PRId64 ",\"live\":%s",
                          card->weights, card->compute, card->tokenizer, card->max_tokens,
                          card->vocabulary, card->registered_ms, card->seen_ms,
                          card->is_live ? "true" : "false")) != OK)
         return rc;
-    if (card->has_hidden_states &&
-        (rc = buf_printf(out, err,
-                         "\"hidden_states\":{\"layers\":%d,\"width\":%d,\"dtypes\":[\"bfloat16\","
-                         "\"float16\",\"float32\"]}",
-                         card->n_states, card->width)) != OK)
+    if ((rc = write_versions(out, card, err)) != OK ||
+        (rc = buf_printf(out, err, ",\"default_output\":\"%s\",\"outputs\":{",
+                         request_output_name(encode_default_output(card)))) != OK ||
+        (rc = write_outputs(out, card, err)) != OK)
         return rc;
     return buf_printf(out, err, "}}");
 }

@@ -32,11 +32,14 @@ struct answer_prompt {
 };
 
 struct answer {
-    const char *model;   /* the id that requests use */
-    const char *weights; /* their digest, in hex */
-    const char *output;  /* level */
-    const char *layers;  /* "0,1,2" */
-    int negative_index;  /* -1: there is no negative prompt */
+    const char *model;       /* the id that requests use */
+    const char *weights;     /* their digest, in hex */
+    const char *output;      /* level: "hidden_states" */
+    const char *layers;      /* "0,1,2"; "" where the level has none, as with the next three */
+    const char *modalities;  /* "video,audio" */
+    const char *extractor;   /* "v2" */
+    const char *ltx_version; /* "2.5.0" */
+    int negative_index;      /* -1: there is no negative prompt */
     size_t n_prompts;
     const struct answer_prompt *prompts; /* [n_prompts] */
 };
@@ -58,13 +61,14 @@ struct layout {
     size_t bytes; /* of all: the answer's length */
 };
 
-/* `p<i>.<tensor>` for all tensors of all prompts, and the metadata layers, model, negative_index
- * (where there is one), output, tokens, truncated, weights. */
+/* `p<i>.<tensor>` for all tensors of all prompts, and as metadata, where there is such a thing:
+ * extractor, layers, ltx_version, modalities, model, negative_index, output, tokens, truncated,
+ * weights. */
 int layout_safetensors(struct layout *out, const struct answer *a, struct error *err);
 /* The same in JSON, tensors in base64. ERR_SIZE: over ANSWER_JSON_MAX bytes of tensors. */
 int layout_json(struct layout *out, const struct answer *a, struct error *err);
-/* The first tensor of the only prompt. ERR_INPUT: there are more prompts, or NumPy has no such
- * type (bfloat16). */
+/* The only prompt's only tensor beside mask and ids. ERR_INPUT: there are more prompts or tensors,
+ * or NumPy has no such type (bfloat16). */
 int layout_npy(struct layout *out, const struct answer *a, struct error *err);
 void layout_free(struct layout *l); /* a zeroed one is fine */
 

@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "service/formats/json_text.h"
 #include "service/formats/layout.h"
 
@@ -38,6 +40,35 @@ static int append_prompt(struct layout *l, const struct answer_prompt *p, size_t
     return buf_printf(&l->text, err, "}}");
 }
 
+/* What the level has: layers, or modalities and whose they are. */
+static int append_level(struct buf *text, const struct answer *a, struct error *err)
+{
+    const char *word = a->modalities;
+    int rc;
+
+    if ((rc = buf_printf(text, err, "\"output\":\"%s\",", a->output)) != OK ||
+        (a->layers[0] != '\0' && (rc = buf_printf(text, err, "\"layers\":[%s],", a->layers)) != OK))
+        return rc;
+    while (*word != '\0') {
+        size_t len = strcspn(word, ",");
+        if ((rc = buf_printf(text, err, "%s\"%.*s\"",
+                             word == a->modalities ? "\"modalities\":[" : ",", (int)len, word)) !=
+            OK)
+            return rc;
+        word += len + (word[len] == ',');
+    }
+    if ((a->modalities[0] != '\0' && (rc = buf_printf(text, err, "],")) != OK) ||
+        (a->extractor[0] != '\0' &&
+         (rc = buf_printf(text, err, "\"extractor\":\"%s\",", a->extractor)) != OK))
+        return rc;
+    if (a->ltx_version[0] == '\0')
+        return OK;
+    if ((rc = buf_printf(text, err, "\"ltx_version\":")) != OK ||
+        (rc = json_text_append(text, a->ltx_version, err)) != OK)
+        return rc;
+    return buf_printf(text, err, ",");
+}
+
 int layout_json(struct layout *out, const struct answer *a, struct error *err)
 {
     size_t bytes = 0;
@@ -53,8 +84,8 @@ int layout_json(struct layout *out, const struct answer *a, struct error *err)
                          bytes, ANSWER_JSON_MAX);
     if ((rc = buf_printf(&out->text, err, "{\"model\":")) != OK ||
         (rc = json_text_append(&out->text, a->model, err)) != OK ||
-        (rc = buf_printf(&out->text, err, ",\"weights\":\"%s\",\"output\":\"%s\",\"layers\":[%s],",
-                         a->weights, a->output, a->layers)) != OK ||
+        (rc = buf_printf(&out->text, err, ",\"weights\":\"%s\",", a->weights)) != OK ||
+        (rc = append_level(&out->text, a, err)) != OK ||
         (a->negative_index >= 0 &&
          (rc = buf_printf(&out->text, err, "\"negative_index\":%d,", a->negative_index)) != OK) ||
         (rc = buf_printf(&out->text, err, "\"prompts\":[")) != OK)

@@ -13,6 +13,11 @@ static const char *numpy_type(const char *dtype)
                                        : NULL;
 }
 
+static bool is_beside(const struct answer_tensor *t)
+{
+    return strcmp(t->name, "mask") == 0 || strcmp(t->name, "token_ids") == 0;
+}
+
 int layout_npy(struct layout *out, const struct answer *a, struct error *err)
 {
     const struct answer_tensor *t = &a->prompts[0].tensors[0];
@@ -23,6 +28,12 @@ int layout_npy(struct layout *out, const struct answer *a, struct error *err)
     if (a->n_prompts != 1 || a->prompts[0].n_tensors < 1)
         return error_set(err, ERR_INPUT, "npy holds one tensor, so it takes one prompt, not %zu",
                          a->n_prompts);
+    for (int i = 1; i < a->prompts[0].n_tensors; i++)
+        if (!is_beside(&a->prompts[0].tensors[i]))
+            return error_set(err, ERR_INPUT,
+                             "npy holds one tensor, and this result has %s and %s; ask for one of "
+                             "the modalities, or for another format",
+                             t->name, a->prompts[0].tensors[i].name);
     if (numpy_type(t->dtype) == NULL)
         return error_set(err, ERR_INPUT, "npy has no type for %s; ask for dtype float16 or float32",
                          t->dtype);

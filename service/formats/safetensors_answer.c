@@ -39,7 +39,7 @@ static int fill_entries(struct entries *e, const struct answer *a, struct error 
 int layout_safetensors(struct layout *out, const struct answer *a, struct error *err)
 {
     struct buf tokens = {.max = TEXT_MAX}, truncated = {.max = TEXT_MAX};
-    struct safetensors_metadata metadata[7];
+    struct safetensors_metadata metadata[10];
     struct entries entries = {0};
     size_t n = 0;
     char negative[16];
@@ -50,7 +50,14 @@ int layout_safetensors(struct layout *out, const struct answer *a, struct error 
         (rc = answer_append_tokens(&tokens, a, err)) != OK ||
         (rc = answer_append_truncated(&truncated, a, err)) != OK)
         goto out;
-    metadata[n++] = (struct safetensors_metadata){"layers", a->layers};
+    if (a->extractor[0] != '\0')
+        metadata[n++] = (struct safetensors_metadata){"extractor", a->extractor};
+    if (a->layers[0] != '\0')
+        metadata[n++] = (struct safetensors_metadata){"layers", a->layers};
+    if (a->ltx_version[0] != '\0')
+        metadata[n++] = (struct safetensors_metadata){"ltx_version", a->ltx_version};
+    if (a->modalities[0] != '\0')
+        metadata[n++] = (struct safetensors_metadata){"modalities", a->modalities};
     metadata[n++] = (struct safetensors_metadata){"model", a->model};
     if (a->negative_index >= 0) {
         snprintf(negative, sizeof(negative), "%d", a->negative_index);

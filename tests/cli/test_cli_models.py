@@ -38,11 +38,11 @@ class Models(unittest.TestCase):
         return subprocess.run(["redis-cli", "-s", str(self.dir / "redis.sock"), *words],
                               capture_output=True, text=True).stdout.strip()
 
-    def card(self, id, weights, compute="float32", age_s=0):
+    def card(self, id, weights, compute="float32", age_s=0, more=()):
         subprocess.run([ENGINE, f"--redis-queue={self.url}", f"--redis-cache={self.url}",
                         f"--tokenizer={TESTS}/golden/gemma3-tiny/tokenizer.json",
                         f"--model-id={id}", f"--weights={weights}", f"--compute={compute}",
-                        "--only-register"], check=True, capture_output=True)
+                        "--only-register", *more], check=True, capture_output=True)
         if age_s > 0:  # as if its engine had been gone for so long
             name = f"{id}:{weights}:{compute}"
             seen = int(self.redis("hget", "pe:cards:seen", name))
@@ -75,7 +75,8 @@ class Models(unittest.TestCase):
         self.card("tiny", A, "bfloat16", 3 * 3600)
         self.card("a-longer-name", B, age_s=200)
         head, *lines = self.good().splitlines()
-        self.assertEqual(head.split(), ["MODEL", "WEIGHTS", "COMPUTE", "SEEN", "ENGINES", "JOBS"])
+        self.assertEqual(head.split(), ["MODEL", "WEIGHTS", "COMPUTE", "OUTPUTS", "SEEN",
+                                        "ENGINES", "JOBS"])
         self.assertEqual([line.split()[:3] for line in lines],
                          [["tiny", A[:12], "float32"], ["a-longer-name", B[:12], "float32"],
                           ["tiny", A[:12], "bfloat16"]])
@@ -86,6 +87,17 @@ class Models(unittest.TestCase):
                 "0  0 waiting (0 tokens), 0 delayed, 0 running, 0 dead"), line)
         self.redis("zadd", f"pe:{{tiny:{A}:float32}}:w", "0", "000000000000x")
         self.assertIn("  1 waiting (0 tokens), ", self.good().splitlines()[1])
+
+    def test_what_comes_of_a_model_is_shown(self):
+        for id, more in (("plain", ()), ("both", ("--video=192", "--audio=64")),
+                         ("mute", ("--video=4096", "--states=49", "--width=3840"))):
+            self.card(id, A, more=more)
+        head, *lines = self.good().splitlines()
+        self.assertEqual({line.split()[0]: line[head.index("OUTPUTS"):head.index("SEEN")].strip()
+                          for line in lines},
+                         {"plain": "8 states of 128",
+                          "both": "8 states of 128, video 192, audio 64",
+                          "mute": "49 states of 3840, video 4096"})
 
     def test_a_card_is_removed(self):
         self.card("tiny", A, age_s=200)

@@ -1,9 +1,10 @@
 /* fake_engine.c - an engine without a model, for tests of the service.
  *
- * Registers a card with a real tokenizer, claims jobs and answers each with tensors made of the ids
- * and --seed alone, so that a test can tell right bytes from wrong ones. Token ids named on the
- * command line make it slow, fail, hang or die. Every computation is one line in the journal: the
- * job's id, the attempt, its tokens, and the number of this engine's claim that it came with. */
+ * Registers a card with a real tokenizer, claims jobs and answers each with tensors made of the
+ * ids, what is wanted of them and --seed alone, so that a test can tell right bytes from wrong
+ * ones. Token ids named on the command line make it slow, fail, hang or die. Every computation is
+ * one line in the journal: the job's id, the attempt, its tokens, and the number of this engine's
+ * claim that it came with. */
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
 #include <stdio.h>
@@ -24,6 +25,8 @@ enum { MAX_CLAIMED = 32 };
 
 struct settings {
     const char *redis_queue, *redis_cache, *tokenizer, *model_id, *weights, *compute, *journal;
+    const char *ltx_version;
+    int64_t video, audio, rows; /* of features and embeddings; video 0: neither */
     int64_t n_states, width, seed, delay_ms, lease_ms, max_jobs, tokens_per_s, slow_ms;
     int64_t slow_id, fail_id, hang_id, die_id;
     bool only_register;
@@ -40,6 +43,10 @@ static const struct option options[] = {
     {"journal", 0, NULL, OPT_TEXT, FIELD(journal), NULL, 0, 0, "PATH", "a line a computation"},
     {"states", 0, NULL, OPT_INT, FIELD(n_states), "8", 1, 256, "N", "of the card"},
     {"width", 0, NULL, OPT_INT, FIELD(width), "128", 1, 8192, "N", "of the card"},
+    {"video", 0, NULL, OPT_INT, FIELD(video), "0", 0, 8192, "N", "width of features"},
+    {"audio", 0, NULL, OPT_INT, FIELD(audio), "0", 0, 8192, "N", "likewise"},
+    {"rows", 0, NULL, OPT_INT, FIELD(rows), "1024", 1, 1024, "N", "of embeddings"},
+    {"ltx-version", 0, NULL, OPT_TEXT, FIELD(ltx_version), NULL, 0, 0, "TEXT", "of the card"},
     {"seed", 0, NULL, OPT_INT, FIELD(seed), "0", 0, 1 << 30, "N", "of its tensors"},
     {"delay-ms", 0, NULL, OPT_INT, FIELD(delay_ms), "0", 0, 60000, "N", "of each batch"},
     {"lease-ms", 0, NULL, OPT_INT, FIELD(lease_ms), "30000", 100, 60000, "N", "of a claim"},
@@ -91,7 +98,13 @@ static int register_card(const struct settings *s, struct model_card *card, stru
                                 .n_states = (int)s->n_states,
                                 .width = (int)s->width,
                                 .max_tokens = 1024,
-                                .has_hidden_states = true};
+                                .has_hidden_states = true,
+                                .extractor = s->video > 0 ? 2 : 0,
+                                .rows = s->video > 0 ? (int)s->rows : 0,
+                                .video_width = (int)s->video,
+                                .audio_width = (int)s->audio};
+    if (s->ltx_version != NULL)
+        snprintf(card->ltx_version, sizeof(card->ltx_version), "%s", s->ltx_version);
     snprintf(card->id, sizeof(card->id), "%s", s->model_id);
     snprintf(card->compute, sizeof(card->compute), "%s", s->compute);
     for (int i = 0; i < CARD_DIGEST_SIZE - 1; i++)
@@ -112,48 +125,114 @@ out:
     return rc;
 }
 
-/* Byte k of the hidden states of these ids; test_service.py has the same formula. */
-static void fill(unsigned char *out, size_t n, const struct payload *p, uint32_t seed)
+/* A result as it is made. */
+struct made {
+    struct cache_header header;
+    void *parts[CACHE_MAX_TENSORS];
+};
+
+static void *add_tensor(struct made *m, const char *name, const char *dtype, int n_dims,
+                        const size_t *shape, size_t item)
 {
+    struct cache_header *h = &m->header;
+    struct cache_tensor *t = &h->tensors[h->n_tensors];
+
+    t->bytes = item;
+    snprintf(t->name, sizeof(t->name), "%s", name);
+    snprintf(t->dtype, sizeof(t->dtype), "%s", dtype);
+    t->n_dims = n_dims;
+    for (int i = 0; i < n_dims; i++) {
+        t->shape[i] = shape[i];
+        t->bytes *= shape[i];
+    }
+    h->bytes += t->bytes;
+    if ((m->parts[h->n_tensors] = malloc(t->bytes)) == NULL)
+        abort();
+    return m->parts[h->n_tensors++];
+}
+
+/* Adds a tensor of bytes that follow from ids and numbers; test_service.py has the same formula. */
+static void add_numbers(struct made *m, const char *name, int n_dims, const size_t *shape,
+                        const struct payload *p, const int *numbers, int n, uint32_t seed)
+{
+    bool wide = strcmp(p->dtype, "float32") == 0, half = strcmp(p->dtype, "float16") == 0;
+    unsigned char *out = add_tensor(m, name,
+                                    wide   ? "F32"
+                                    : half ? "F16"
+                                           : "BF16",
+                                    n_dims, shape, wide ? 4 : 2);
+
     for (int i = 0; i < p->n_ids; i++)
         seed = seed * 31 + (uint32_t)p->ids[i];
-    for (int i = 0; i < p->n_layers; i++)
-        seed = seed * 31 + (uint32_t)p->layers[i];
-    for (size_t k = 0; k < n; k++)
+    for (int i = 0; i < n; i++)
+        seed = seed * 31 + (uint32_t)numbers[i];
+    for (size_t k = 0; k < m->header.tensors[m->header.n_tensors - 1].bytes; k++)
         out[k] = (unsigned char)(seed + k * 7 + (k >> 8));
+}
+
+/* Features and embeddings are numbered 1000 (video) and 1001, and 2000 and 2001. */
+static void add_modality(const struct fake *f, struct made *m, const struct payload *p, int audio)
+{
+    bool embeddings = strcmp(p->output, "embeddings") == 0;
+    const char *name = audio ? "audio" : "video";
+    int number = (embeddings ? 2000 : 1000) + audio;
+    size_t shape[2] = {embeddings ? (size_t)f->card.rows : (size_t)p->n_ids,
+                       (size_t)(audio ? f->card.audio_width : f->card.video_width)};
+    char full[32];
+
+    snprintf(full, sizeof(full), "%s%s", name, embeddings ? "" : "_features");
+    if (strstr(p->modalities, name) != NULL)
+        add_numbers(m, full, 2, shape, p, &number, 1, (uint32_t)f->settings.seed);
+}
+
+static void make(const struct fake *f, struct made *m, const struct payload *p)
+{
+    size_t tokens = (size_t)p->n_ids, rows = (size_t)f->card.rows, len = 0;
+    struct cache_header *h = &m->header;
+
+    *h = (struct cache_header){.n_tokens = p->n_ids, .truncated = p->truncated};
+    snprintf(h->model, sizeof(h->model), "%s", f->card.id);
+    snprintf(h->weights, sizeof(h->weights), "%s", f->card.weights);
+    snprintf(h->output, sizeof(h->output), "%s", p->output);
+    snprintf(h->modalities, sizeof(h->modalities), "%s", p->modalities);
+    if (p->n_layers > 0) {
+        const size_t shape[] = {(size_t)p->n_layers, tokens, (size_t)f->card.width};
+        for (int i = 0; i < p->n_layers; i++)
+            len += (size_t)snprintf(h->layers + len, sizeof(h->layers) - len, "%s%d",
+                                    i > 0 ? "," : "", p->layers[i]);
+        add_numbers(m, "hidden_states", 3, shape, p, p->layers, p->n_layers,
+                    (uint32_t)f->settings.seed);
+    } else {
+        snprintf(h->extractor, sizeof(h->extractor), "v%d", f->card.extractor);
+        snprintf(h->ltx_version, sizeof(h->ltx_version), "%s", f->card.ltx_version);
+        add_modality(f, m, p, 0);
+        add_modality(f, m, p, 1);
+    }
+    if (strcmp(p->output, "embeddings") == 0) {
+        int64_t *mask = add_tensor(m, "mask", "I64", 1, &rows, sizeof(int64_t));
+        for (size_t i = 0; i < rows; i++)
+            mask[i] = 1;
+    }
+    memcpy(add_tensor(m, "token_ids", "I32", 1, &tokens, sizeof(int32_t)), p->ids,
+           tokens * sizeof(int32_t));
 }
 
 static int put(const struct fake *f, const struct claimed_job *job, const struct payload *p,
                struct error *err)
 {
-    bool wide = strcmp(p->dtype, "float32") == 0, stored;
-    size_t states = (size_t)p->n_layers, tokens = (size_t)p->n_ids, width = (size_t)f->card.width;
-    size_t bytes = states * tokens * width * (wide ? 4 : 2), ids = tokens * sizeof(int32_t);
-    struct cache_header h = {
-        .n_tokens = p->n_ids, .truncated = p->truncated, .n_tensors = 2, .bytes = bytes + ids};
-    unsigned char *data = malloc(bytes);
-    size_t len = 0;
+    size_t sizes[CACHE_MAX_TENSORS];
+    struct made m = {0};
+    bool stored;
     int rc;
 
-    if (data == NULL)
-        return error_set(err, ERR_MEM, "fake_engine: no memory");
-    fill(data, bytes, p, (uint32_t)f->settings.seed);
-    snprintf(h.model, sizeof(h.model), "%s", f->card.id);
-    snprintf(h.weights, sizeof(h.weights), "%s", f->card.weights);
-    snprintf(h.output, sizeof(h.output), "%s", p->output);
-    for (int i = 0; i < p->n_layers; i++)
-        len += (size_t)snprintf(h.layers + len, sizeof(h.layers) - len, "%s%d", i > 0 ? "," : "",
-                                p->layers[i]);
-    h.tensors[0] = (struct cache_tensor){"hidden_states", "", 3, {states, tokens, width}, bytes};
-    snprintf(h.tensors[0].dtype, sizeof(h.tensors[0].dtype), "%s",
-             wide                               ? "F32"
-             : strcmp(p->dtype, "float16") == 0 ? "F16"
-                                                : "BF16");
-    h.tensors[1] = (struct cache_tensor){"token_ids", "I32", 1, {tokens}, ids};
-    rc = cache_put(f->cache, job->id, &h, (const void *const[]){data, p->ids},
-                   (const size_t[]){bytes, ids}, 2,
-                   p->ttl_s > 0 ? p->ttl_s * INT64_C(1000) : 3600000, false, &stored, err);
-    free(data);
+    make(f, &m, p);
+    for (int i = 0; i < m.header.n_tensors; i++)
+        sizes[i] = m.header.tensors[i].bytes;
+    rc = cache_put(f->cache, job->id, &m.header, (const void *const *)m.parts, sizes,
+                   (size_t)m.header.n_tensors, p->ttl_s > 0 ? p->ttl_s * INT64_C(1000) : 3600000,
+                   false, &stored, err);
+    for (int i = 0; i < m.header.n_tensors; i++)
+        free(m.parts[i]);
     return rc;
 }
 

@@ -239,12 +239,22 @@ class Stack:
                 assert "Sanitizer" not in text, text[-8000:]
 
 
-def tensor(ids, layers, width, item=2, seed=0):
-    """Byte k of the hidden states, as fake_engine.c fills them."""
-    for number in list(ids) + list(layers):
+def filled(numbers, n, seed=0):
+    """n bytes, as fake_engine.c makes them."""
+    for number in numbers:
         seed = (seed * 31 + number) & 0xffffffff
-    n = len(layers) * len(ids) * width * item
     return bytes((seed + k * 7 + (k >> 8)) & 0xff for k in range(n))
+
+
+def tensor(ids, layers, width, item=2, seed=0):
+    """Hidden states."""
+    return filled([*ids, *layers], len(layers) * len(ids) * width * item, seed)
+
+
+def modality(ids, level, name, rows, width, item=2):
+    """Features and embeddings."""
+    number = {"features": 1000, "embeddings": 2000}[level] + (name == "audio")
+    return filled([*ids, number], rows * width * item)
 
 
 def read_safetensors(data):
@@ -788,6 +798,195 @@ class Limits(Case):
         self.problem(service.encode({"prompts": ["word " * 55] * 2, "model": "large"},
                                     {"Accept": "application/json"}), 422, "result_too_large",
                      "JSON")
+
+
+class Levels(Case):
+    """Models with an LTX checkpoint: "both", and "mute", which has no audio; "plain" has none."""
+
+    VIDEO, AUDIO, ROWS = 24, 8, 16
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack("levels")
+        ltx = ("--video", cls.VIDEO, "--rows", cls.ROWS)
+        cls.stack.engine("--model-id", "both", *ltx, "--audio", cls.AUDIO, "--ltx-version", "2.5.0")
+        cls.stack.engine("--model-id", "mute", *ltx)
+        cls.stack.engine("--model-id", "plain")
+        cls.stack.engine("--model-id", "large", "--only-register", "--video", 8192, "--audio", 8192)
+        cls.service = cls.stack.service()
+        wait_until(lambda: cls.service.metric("pe_models") == 4)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.stack.close()
+
+    def ask(self, headers=None, model="both", **body):
+        return self.service.encode({"model": model, **body}, headers)
+
+    def tensors(self, **body):
+        headers, data = self.good(self.ask(**body))
+        return headers, *read_safetensors(data)
+
+    def ids(self, text):
+        return json.loads(self.good(self.service.request("POST", "/v1/tokenize", {
+            "prompt": text, "model": "both"}))[1])["prompts"][0]["ids"]
+
+    def check(self, tensors, i, prompt, level, modalities, item=2):
+        """What is there of prompt i, and nothing else."""
+        ids, dtype = self.ids(prompt), {2: "BF16", 4: "F32"}[item]
+        rows = self.ROWS if level == "embeddings" else len(ids)
+        want = {}
+        for name, width in (("video", self.VIDEO), ("audio", self.AUDIO)):
+            if name in modalities:
+                full = name if level == "embeddings" else f"{name}_features"
+                want[f"p{i}.{full}"] = (dtype, [rows, width],
+                                        modality(ids, level, name, rows, width, item))
+        if level == "embeddings":
+            want[f"p{i}.mask"] = ("I64", [rows], struct.pack("<q", 1) * rows)
+        want[f"p{i}.token_ids"] = ("I32", [len(ids)], struct.pack(f"<{len(ids)}i", *ids))
+        got = [(k, v) for k, v in tensors.items() if k.startswith(f"p{i}.")]
+        self.assertEqual(got, list(want.items()))
+
+    def test_embeddings_are_the_default(self):
+        headers, tensors, metadata = self.tensors(prompt="a red fox")
+        self.check(tensors, 0, "a red fox", "embeddings", ("video", "audio"))
+        self.assertEqual(metadata, {
+            "extractor": "v2", "ltx_version": "2.5.0", "modalities": "video,audio",
+            "model": "both", "output": "embeddings", "tokens": str(len(self.ids("a red fox"))),
+            "truncated": "false", "weights": "a" * 64})
+        self.assertEqual(list(metadata), sorted(metadata))
+        again = self.ask(prompt="a red fox", output="embeddings")
+        self.assertEqual(again[1]["x-cache"], "hit")
+        self.assertEqual(read_safetensors(again[2]), (tensors, metadata))
+        self.assertEqual(again[1]["etag"], headers["etag"])
+
+    def test_each_level_is_itself(self):
+        seen = set()
+        for level, modalities in (("features", ["video", "audio"]), ("features", ["video"]),
+                                  ("features", ["audio"]), ("embeddings", ["audio"]),
+                                  ("embeddings", ["video"]), ("embeddings", ["video", "audio"])):
+            body = {"prompts": ["one", "and two"], "negative_prompt": "", "output": level,
+                    "modalities": modalities, "dtype": "float32"}
+            headers, tensors, metadata = self.tensors(**body)
+            self.assertEqual(headers["x-cache"], "miss", body)
+            for i, prompt in enumerate(("one", "and two", "")):
+                self.check(tensors, i, prompt, level, modalities, 4)
+            self.assertEqual((metadata["output"], metadata["modalities"]),
+                             (level, ",".join(modalities)))
+            self.assertEqual(metadata["negative_index"], "2")
+            self.assertNotIn("layers", metadata)
+            # the order in which they are named makes no other result
+            headers, same, _ = self.tensors(**{**body, "modalities": modalities[::-1]})
+            self.assertEqual((headers["x-cache"], same), ("hit", tensors))
+            key = self.tensors(prompt="one", **{k: body[k] for k in (
+                "output", "modalities", "dtype")})[0]["etag"]
+            self.assertNotIn(key, seen)
+            seen.add(key)
+        headers, tensors, metadata = self.tensors(prompt="one", output="hidden_states")
+        self.assertEqual(list(tensors), ["p0.hidden_states", "p0.token_ids"])
+        self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "model": "both",
+                                    "output": "hidden_states", "tokens": str(len(self.ids("one"))),
+                                    "truncated": "false", "weights": "a" * 64})
+
+    def test_a_model_without_audio(self):
+        _, tensors, metadata = self.tensors(model="mute", prompt="x")
+        self.check(tensors, 0, "x", "embeddings", ("video",))
+        self.assertEqual(metadata["modalities"], "video")
+        self.assertNotIn("ltx_version", metadata)
+        _, tensors, _ = self.tensors(model="mute", prompt="x", output="features")
+        self.check(tensors, 0, "x", "features", ("video",))
+        for modalities in (["audio"], ["video", "audio"]):
+            self.problem(self.ask(model="mute", prompt="x", modalities=modalities), 422,
+                         "output_unavailable", "'mute' has no audio")
+
+    def test_what_does_not_go_together(self):
+        self.problem(self.ask(prompt="x", layers=[0]), 422, "invalid_field",
+                     "not to embeddings, which is this model's default output")
+        for level in ("features", "embeddings"):
+            self.problem(self.ask(prompt="x", output=level, layers=[0]), 422, "invalid_field",
+                         f"'layers' applies to hidden_states, not to {level}")
+            self.problem(self.ask(model="plain", prompt="x", output=level), 422,
+                         "output_unavailable", "--ltx")
+        for body in ({"output": "hidden_states"}, {"model": "plain"}):
+            self.problem(self.ask(prompt="x", modalities=["video"], **body), 422, "invalid_field",
+                         "'modalities' applies to features and embeddings")
+        self.assertEqual(self.tensors(model="plain", prompt="x")[2]["output"], "hidden_states")
+
+    def test_formats(self):
+        body = {"prompt": "formats", "dtype": "float32"}
+        ids = self.ids("formats")
+        answer = json.loads(self.good(self.ask({"Accept": "application/json"}, **body))[1])
+        self.assertEqual({k: v for k, v in answer.items() if k != "prompts"}, {
+            "model": "both", "weights": "a" * 64, "output": "embeddings",
+            "modalities": ["video", "audio"], "extractor": "v2", "ltx_version": "2.5.0"})
+        tensors = answer["prompts"][0]["tensors"]
+        self.assertEqual(list(tensors), ["video", "audio", "mask", "token_ids"])
+        self.assertEqual((tensors["mask"]["dtype"], tensors["mask"]["shape"]), ("I64", [self.ROWS]))
+        self.assertEqual(base64.b64decode(tensors["audio"]["data"], validate=True),
+                         modality(ids, "embeddings", "audio", self.ROWS, self.AUDIO, 4))
+        npy = {"Accept": "application/x-npy"}
+        self.problem(self.ask(npy, **body), 406, "not_acceptable", "one modality")
+        for level, rows in (("features", len(ids)), ("embeddings", self.ROWS)):
+            data = self.good(self.ask(npy, **body, output=level, modalities=["audio"]))[1]
+            length = struct.unpack("<H", data[8:10])[0]
+            self.assertEqual(eval(data[10:10 + length])["shape"], (rows, self.AUDIO))
+            self.assertEqual(data[10 + length:],
+                             modality(ids, level, "audio", rows, self.AUDIO, 4))
+        # a stored result in a format that does not hold it
+        key = self.good(self.ask(**body))[0]["etag"].strip('"').split(".")[0]
+        self.problem(self.service.request("GET", f"/v1/results/{key}", headers=npy), 406,
+                     "not_acceptable", "has video and audio")
+
+    def test_jobs_of_different_levels(self):
+        keys = [self.good(self.ask(**{"prompt": "x", **body}))[0]["etag"].strip('"').split(".")[0]
+                for body in ({}, {"output": "features"}, {"modalities": ["video"]},
+                             {"model": "mute", "modalities": ["video"]}, {"prompt": "y"})]
+        for other in keys[1:4]:
+            self.problem(self.service.request("GET", f"/v1/jobs/{keys[0]},{other}/result"), 422,
+                         "invalid_field", "different models, outputs, layers or modalities")
+        self.problem(self.service.request("GET", f"/v1/jobs/{keys[2]},{keys[3]}/result"), 422,
+                     "invalid_field", "different models")
+        _, body = self.good(self.service.request("GET", f"/v1/jobs/{keys[0]},{keys[4]}/result"))
+        self.check(read_safetensors(body)[0], 1, "y", "embeddings", ("video", "audio"))
+
+    def test_sizes_are_known_before(self):
+        n = len(self.ids("x"))
+        one = 1024 * (8192 + 8192) * 4 + 1024 * 8 + 4 * n  # the largest there is: a little too large
+        problem = self.problem(self.ask(model="large", prompt="x", dtype="float32"), 422,
+                               "result_too_large", "one modality or for a smaller dtype")
+        self.assertEqual((problem["bytes"], problem["limit"]), (one, 64 << 20))
+        self.assertNotIn("layers_that_fit", problem)
+        wait = {"Prefer": "respond-async"}
+        for body in ({"modalities": ["audio"], "dtype": "float32"}, {"dtype": "float16"},
+                     {"output": "features", "dtype": "float32"}):
+            self.good(self.ask(wait, model="large", prompt="x", **body), 202)
+        half = 1024 * (8192 + 8192) * 2 + 1024 * 8
+        problem = self.problem(self.ask({**wait, "Accept": "application/json"}, model="large",
+                                        prompts=["x", "y"]), 422, "result_too_large", "in JSON")
+        self.assertEqual(problem["bytes"], 2 * half + 4 * (n + len(self.ids("y"))))
+        small = self.stack.service("--max-prompt-bytes", 1100)
+        problem = self.problem(small.encode({"model": "both", "prompt": "x"}), 422,
+                               "result_too_large", "prompt 0's result")
+        self.assertEqual(problem["bytes"], self.ROWS * (2 * (self.VIDEO + self.AUDIO) + 8) + 4 * n)
+
+    def test_models_say_what_comes_of_them(self):
+        models = {m["id"]: m for m in json.loads(
+            self.good(self.service.request("GET", "/v1/models"))[1])["models"]}
+        types = {"dtypes": ["bfloat16", "float16", "float32"]}
+        states = {"layers": 8, "width": 128, **types}
+        video, both = {"video_width": 24}, {"video_width": 24, "audio_width": 8}
+        self.assertEqual(models["plain"]["outputs"], {"hidden_states": states})
+        self.assertEqual(models["plain"]["default_output"], "hidden_states")
+        for field in ("extractor", "ltx_version", "gemma_version"):
+            self.assertNotIn(field, models["plain"])
+        for id, widths in (("both", both), ("mute", video)):
+            self.assertEqual(models[id]["outputs"], {
+                "hidden_states": states, "features": {**widths, **types},
+                "embeddings": {"rows": self.ROWS, **widths, **types}})
+            self.assertEqual((models[id]["default_output"], models[id]["extractor"]),
+                             ("embeddings", "v2"))
+        self.assertEqual(models["both"]["ltx_version"], "2.5.0")
+        self.assertNotIn("ltx_version", models["mute"])
 
 
 class Origins(Case):

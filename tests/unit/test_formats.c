@@ -8,7 +8,16 @@ static struct error err;
 
 /* Two prompts, [1, 2, 3] BF16 and [2] I32 each; their bytes are 0, 1, 2, .. and 100, 101, .. */
 static struct answer_prompt prompts[2];
-static const struct answer answer = {"tiny \"1\"", "ab12", "hidden_states", "5", -1, 2, prompts};
+static const struct answer answer = {.model = "tiny \"1\"",
+                                     .weights = "ab12",
+                                     .output = "hidden_states",
+                                     .layers = "5",
+                                     .modalities = "",
+                                     .extractor = "",
+                                     .ltx_version = "",
+                                     .negative_index = -1,
+                                     .n_prompts = 2,
+                                     .prompts = prompts};
 static uint8_t bytes[2][20];
 
 static void set_up(void)
@@ -105,6 +114,82 @@ static void negative_index_is_metadata(void)
     layout_free(&l);
 }
 
+/* One prompt of embeddings: [1, 2] BF16 twice, a mask of one row, an id. */
+static struct answer_prompt embedded = {.n_tokens = 1,
+                                        .n_tensors = 4,
+                                        .tensors = {{"video", "F16", 2, {1, 2}, 4},
+                                                    {"audio", "F16", 2, {1, 1}, 2},
+                                                    {"mask", "I64", 1, {1}, 8},
+                                                    {"token_ids", "I32", 1, {1}, 4}}};
+
+static struct answer embeddings(void)
+{
+    return (struct answer){.model = "m",
+                           .weights = "ab12",
+                           .output = "embeddings",
+                           .layers = "",
+                           .modalities = "video,audio",
+                           .extractor = "v2",
+                           .ltx_version = "2.5.0 \"a\"",
+                           .negative_index = -1,
+                           .n_prompts = 1,
+                           .prompts = &embedded};
+}
+
+static void levels_without_layers(void)
+{
+    static const char header[] =
+        "{\"__metadata__\":{\"extractor\":\"v2\",\"ltx_version\":\"2.5.0 \\\"a\\\"\","
+        "\"modalities\":\"video,audio\",\"model\":\"m\",\"output\":\"embeddings\",\"tokens\":\"1\","
+        "\"truncated\":\"false\",\"weights\":\"ab12\"},"
+        "\"p0.video\":{\"dtype\":\"F16\",\"shape\":[1,2],\"data_offsets\":[0,4]},"
+        "\"p0.audio\":{\"dtype\":\"F16\",\"shape\":[1,1],\"data_offsets\":[4,6]},"
+        "\"p0.mask\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[6,14]},"
+        "\"p0.token_ids\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[14,18]}}";
+    struct buf all = {.max = 4096};
+    struct answer a = embeddings();
+    struct layout l;
+    json_t *root;
+
+    CHECK_OK(layout_safetensors(&l, &a, &err));
+    CHECK(memcmp(l.text.data + 8, header, strlen(header)) == 0);
+    layout_free(&l);
+    CHECK_OK(layout_json(&l, &a, &err));
+    read_all(&all, &l, 64, &(struct source){.piece = 20});
+    CHECK((root = json_loadb(all.data, all.len, JSON_REJECT_DUPLICATES, NULL)) != NULL);
+    CHECK(json_object_get(root, "layers") == NULL);
+    CHECK_TEXT(json_string_value(json_object_get(root, "output")), "embeddings");
+    CHECK_TEXT(json_string_value(json_object_get(root, "extractor")), "v2");
+    CHECK_TEXT(json_string_value(json_object_get(root, "ltx_version")), "2.5.0 \"a\"");
+    CHECK_INT(json_array_size(json_object_get(root, "modalities")), 2);
+    CHECK_TEXT(json_string_value(json_array_get(json_object_get(root, "modalities"), 1)), "audio");
+    json_decref(root);
+    buf_free(&all);
+    layout_free(&l);
+    a.modalities = "audio";
+    a.ltx_version = "";
+    CHECK_OK(layout_json(&l, &a, &err));
+    CHECK(strstr(l.text.data, ",\"output\":\"embeddings\",\"modalities\":[\"audio\"],"
+                              "\"extractor\":\"v2\",\"prompts\":[") != NULL);
+    layout_free(&l);
+}
+
+static void npy_takes_one_modality(void)
+{
+    struct answer a = embeddings();
+    struct answer_prompt one = embedded;
+    struct layout l;
+
+    CHECK_ERR(layout_npy(&l, &a, &err), ERR_INPUT, "has video and audio; ask for one");
+    one.tensors[1] = one.tensors[2];
+    one.tensors[2] = one.tensors[3];
+    one.n_tensors = 3;
+    a.prompts = &one;
+    CHECK_OK(layout_npy(&l, &a, &err));
+    CHECK_INT(l.bytes, 128 + 4);
+    layout_free(&l);
+}
+
 static void json(void)
 {
     struct buf all = {.max = 4096};
@@ -181,6 +266,8 @@ int main(void)
     RUN(safetensors);
     RUN(negative_index_is_metadata);
     RUN(json);
+    RUN(levels_without_layers);
+    RUN(npy_takes_one_modality);
     RUN(npy);
     RUN(failure_of_the_source);
     return check_result();

@@ -45,7 +45,7 @@ static void defaults(void)
     CHECK(parse(" {\"prompt\":\"\"} "));
     CHECK_INT(r.n_prompts, 1);
     CHECK(!r.has_negative && !r.overflow_is_error && r.model == NULL && r.n_layers == 0);
-    CHECK_TEXT(request_output_name(r.output), "hidden_states");
+    CHECK(!r.has_output && r.modalities == 0);
     CHECK_TEXT(request_dtype_name(r.dtype), "bfloat16");
     CHECK_INT(request_dtype_bytes(r.dtype), 2);
     CHECK_INT(r.cache, CACHE_USE);
@@ -107,8 +107,8 @@ static void modalities(void)
     CHECK(parse("{\"modalities\":[\"audio\",\"video\"],\"prompt\":\"a\","
                 "\"output\":\"embeddings\"}"));
     CHECK_TEXT(request_modalities_name(r.modalities), "video,audio");
-    check_problem("{\"prompt\":\"a\",\"modalities\":[\"video\"]}", PROBLEM_INVALID_FIELD,
-                  "applies to features and embeddings");
+    check_problem("{\"prompt\":\"a\",\"output\":\"hidden_states\",\"modalities\":[\"video\"]}",
+                  PROBLEM_INVALID_FIELD, "applies to features and embeddings");
     check_problem("{\"prompt\":\"a\",\"output\":\"features\",\"modalities\":[]}",
                   PROBLEM_INVALID_FIELD, "'modalities' must be a list");
     check_problem("{\"prompt\":\"a\",\"output\":\"features\",\"modalities\":\"video\"}",
@@ -120,6 +120,31 @@ static void modalities(void)
     check_problem("{\"prompt\":\"a\",\"output\":\"features\","
                   "\"modalities\":[\"audio\",\"video\",\"audio\"]}",
                   PROBLEM_INVALID_FIELD, "audio is wanted twice");
+}
+
+/* What the request says of the level is right or wrong when the model has settled it. */
+static void the_default_output_is_the_models(void)
+{
+    CHECK(parse("{\"prompt\":\"a\"}"));
+    CHECK(request_settle_output(&r, OUTPUT_EMBEDDINGS, &p));
+    CHECK_TEXT(request_output_name(r.output), "embeddings");
+    CHECK(parse("{\"prompt\":\"a\",\"output\":\"features\"}"));
+    CHECK(r.has_output && request_settle_output(&r, OUTPUT_HIDDEN_STATES, &p));
+    CHECK_TEXT(request_output_name(r.output), "features");
+    CHECK(parse("{\"prompt\":\"a\",\"layers\":[0]}"));
+    CHECK(request_settle_output(&r, OUTPUT_HIDDEN_STATES, &p));
+    CHECK(parse("{\"prompt\":\"a\",\"layers\":[0]}"));
+    CHECK(!request_settle_output(&r, OUTPUT_EMBEDDINGS, &p));
+    CHECK_INT(p.kind, PROBLEM_INVALID_FIELD);
+    CHECK_TEXT(p.detail, "'layers' applies to hidden_states, not to embeddings, which is this "
+                         "model's default output");
+    CHECK(parse("{\"prompt\":\"a\",\"modalities\":[\"video\"]}"));
+    CHECK(request_settle_output(&r, OUTPUT_EMBEDDINGS, &p));
+    CHECK(parse("{\"prompt\":\"a\",\"modalities\":[\"video\"]}"));
+    CHECK(!request_settle_output(&r, OUTPUT_HIDDEN_STATES, &p));
+    CHECK(strstr(p.detail, "'modalities' applies to features and embeddings") != NULL);
+    check_problem("{\"prompt\":\"a\",\"output\":\"features\",\"layers\":[0]}",
+                  PROBLEM_INVALID_FIELD, "'layers' applies to hidden_states, not to features");
 }
 
 static void at_most_32(void)
@@ -154,6 +179,7 @@ int main(void)
     RUN(deep_and_long);
     RUN(wrong_fields);
     RUN(modalities);
+    RUN(the_default_output_is_the_models);
     RUN(at_most_32);
     RUN(tokenize_knows_less);
     request_free(&r);
