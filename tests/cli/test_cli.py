@@ -18,6 +18,8 @@ PROGRAM, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
 TINY = TESTS / "golden/gemma3-tiny"
 TINY4 = TESTS / "golden/gemma4-tiny"
 PACKED4 = TESTS / "golden/gemma4-tiny-te-single-file.safetensors"
+LTX1, LTX2, LTX4 = (TESTS / f"golden/ltx-tiny-{name}.safetensors"
+                    for name in ("v1", "v2", "v2-gemma4"))
 os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")  # where digests are kept
 
 
@@ -36,6 +38,16 @@ def read_safetensors(path):
     body = data[8 + length:]
     return {k: (v["dtype"], v["shape"], body[slice(*v["data_offsets"])])
             for k, v in header.items()}, metadata
+
+
+def write_safetensors(path, tensors, metadata):
+    header, at = {"__metadata__": metadata}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text +
+                     b"".join(data for _, _, data in tensors.values()))
 
 
 class Case(unittest.TestCase):
@@ -238,6 +250,153 @@ class Encode(Case):
         out.write_bytes(b"older")
         self.bad("out of range", "encode", "-m", TINY, "--layers", "99", "-o", out, "snow")
         self.assertEqual(out.read_bytes(), b"older")
+
+
+class Levels(Case):
+    """With an LTX checkpoint."""
+
+    PROJECTION = "text_embedding_projection."
+    CONNECTORS = "model.diffusion_model."
+
+    def encode(self, *args, ltx=(LTX2,), model=TINY, **kwargs):
+        out = self.dir / "out"
+        flags = [word for path in ltx for word in ("--ltx", path)]
+        text = self.good("encode", "-m", model, *flags, "-o", out, *args, **kwargs)
+        return text, *read_safetensors(out)
+
+    def shapes(self, tensors):
+        return {name: (dtype, shape) for name, (dtype, shape, _) in tensors.items()}
+
+    def test_embeddings_are_the_default(self):
+        text, tensors, metadata = self.encode("a red fox", "")
+        self.assertIn("video [1024, 192] BF16, last row:", text)
+        self.assertIn("\n    audio [1024, 64] BF16, last row:", text)
+        self.assertNotIn("mask", text)
+        want = {}
+        for i, n in enumerate((6, 1)):
+            want |= {f"p{i}.video": ("BF16", [1024, 192]), f"p{i}.audio": ("BF16", [1024, 64]),
+                     f"p{i}.mask": ("I64", [1024]), f"p{i}.token_ids": ("I32", [n])}
+        self.assertEqual(list(self.shapes(tensors).items()), list(want.items()))
+        self.assertEqual(tensors["p1.mask"][2], struct.pack("<q", 1) * 1024)
+        self.assertRegex(metadata.pop("weights"), "^[0-9a-f]{64}$")
+        self.assertEqual(metadata, {"extractor": "v2", "modalities": "video,audio",
+                                    "model": "gemma3-tiny", "output": "embeddings",
+                                    "tokens": "6,1", "truncated": "false,false"})
+        named = self.encode("--output", "embeddings", "--modalities", "audio,video", "a red fox", "")
+        self.assertEqual(named[1], tensors)
+
+    def test_features_and_modalities(self):
+        _, both, metadata = self.encode("--output", "features", "--dtype", "float32", "a red fox")
+        self.assertEqual(self.shapes(both), {"p0.video_features": ("F32", [6, 192]),
+                                             "p0.audio_features": ("F32", [6, 64]),
+                                             "p0.token_ids": ("I32", [6])})
+        self.assertEqual((metadata["output"], metadata["modalities"]), ("features", "video,audio"))
+        _, audio, metadata = self.encode("--output", "features", "--dtype", "float32",
+                                         "--modalities", "audio", "a red fox")
+        self.assertEqual(list(audio), ["p0.audio_features", "p0.token_ids"])
+        self.assertEqual(audio["p0.audio_features"], both["p0.audio_features"])
+        self.assertEqual(metadata["modalities"], "audio")
+
+    def test_hidden_states_are_those_of_gemma_alone(self):
+        _, tensors, metadata = self.encode("--output", "hidden_states", "a red fox")
+        _, alone, plain = self.encode("a red fox", ltx=())
+        self.assertEqual(tensors, alone)
+        self.assertNotEqual(metadata.pop("weights"), plain.pop("weights"))  # of other weights
+        self.assertEqual(metadata, plain)
+
+    def test_other_checkpoints(self):
+        _, tensors, metadata = self.encode("x", ltx=(LTX1,))
+        self.assertEqual(self.shapes(tensors)["p0.audio"], ("BF16", [1024, 128]))
+        self.assertEqual(metadata["extractor"], "v1")
+        _, _, metadata = self.encode("x", ltx=(LTX4,), model=TINY4)
+        self.assertEqual(metadata["ltx_version"], "2.5.0")
+
+    def split(self, path):
+        """The projection in a file of its own."""
+        tensors, metadata = read_safetensors(path)
+        parts = self.dir / "projection", self.dir / "connectors"
+        for part, prefix in zip(parts, (self.PROJECTION, self.CONNECTORS)):
+            write_safetensors(part, {k: v for k, v in tensors.items() if k.startswith(prefix)},
+                              metadata)
+        return parts
+
+    def test_two_files(self):
+        _, whole, metadata = self.encode("x")
+        parts = self.split(LTX2)
+        for ltx in (parts, parts[::-1]):
+            self.assertEqual(self.encode("x", ltx=ltx)[1:], (whole, metadata))
+        env = {"PE_LTX": ",".join(map(str, parts))}
+        self.assertEqual(self.encode("x", ltx=(), env=env)[1:], (whole, metadata))
+        env = {"PE_LTX": "nowhere"}  # a flag wins
+        self.assertEqual(self.encode("x", env=env)[1:], (whole, metadata))
+
+    def test_a_packed_file_with_its_projection(self):
+        """LTX-2.5: Gemma and the projection in one file, the connectors in another."""
+        _, whole, metadata = self.encode("x", ltx=(LTX4,), model=TINY4)
+        projection, connectors = self.split(LTX4)
+        tensors, packed_metadata = read_safetensors(PACKED4)
+        packed = self.dir / "packed.safetensors"
+        write_safetensors(packed, {**tensors, **read_safetensors(projection)[0]}, packed_metadata)
+        for ltx in ((packed, connectors), (connectors, packed)):
+            _, tensors, packed_metadata = self.encode("x", ltx=ltx, model=packed)
+            self.assertEqual(tensors, whole)
+            for name in ("output", "ltx_version", "modalities"):
+                self.assertEqual(packed_metadata[name], metadata[name])
+
+    def test_wrong_arguments(self):
+        def bad(words, *args):
+            self.bad(words, "encode", "-m", TINY, *args, "x")
+        bad("--output features needs an LTX checkpoint: give --ltx PATH", "--output", "features")
+        bad("--output: 'pooled' is none of hidden_states|features|embeddings", "--output", "pooled")
+        bad("layers are chosen of hidden_states, not of embeddings", "--ltx", LTX2, "--layers", "0")
+        bad("--modalities goes with --output features or embeddings", "--modalities", "video")
+        bad("--modalities: 'smell' is neither video nor audio", "--ltx", LTX2, "--modalities",
+            "smell")
+        bad("--modalities: audio is wanted twice", "--ltx", LTX2, "--modalities", "audio,audio")
+        bad("--ltx: ", *["--ltx", LTX2] * 3)
+        bad("nowhere: No such file", "--ltx", "nowhere")
+
+    def test_a_checkpoint_that_is_not_right_is_named(self):
+        def bad(words, ltx=None, model=TINY):
+            self.bad(words, "encode", "-m", model, "--ltx", ltx or changed, "x")
+
+        def write(tensors=None, **settings):
+            config = json.loads(metadata["config"])
+            config["transformer"] |= settings
+            write_safetensors(changed, tensors or good, {**metadata, "config": json.dumps(config)})
+        good, metadata = read_safetensors(LTX2)
+        changed = self.dir / "changed.safetensors"
+        bad("ltx-tiny-v2-gemma4.safetensors needs a Gemma of gemma_version gemma4-12b-ltx-v1, but "
+            "this one is a gemma3", LTX4)
+        bad("ltx-tiny-v2.safetensors (model_version not given, without gemma_source_checkpoint) "
+            "needs a Gemma of model_type gemma3, but this one is a gemma4", LTX2, TINY4)
+        bad("model.safetensors: no tensors " + self.CONNECTORS, TINY / "model.safetensors")
+        changed.write_bytes(LTX2.read_bytes()[:-100])
+        bad("changed.safetensors: ")
+        write({k: v for k, v in good.items() if not k.startswith(self.PROJECTION)})
+        bad("changed.safetensors: no tensors text_embedding_projection.*: the projection is missing")
+        write(caption_projection_first_linear=True)
+        bad("changed.safetensors: caption_projection_first_linear is true, expected false")
+        name = self.CONNECTORS + "video_embeddings_connector.transformer_1d_blocks.1.attn1.to_k.bias"
+        dtype, shape, data = good[name]
+        self.assertEqual(dtype, "BF16")
+        write({**good, name: (dtype, shape, data[:-2] + b"\xc0\x7f")})
+        bad(f"changed.safetensors: {name}: ")
+        write({**good, name: (dtype, [shape[0] // 2], data[:len(data) // 2])})
+        bad(f"changed.safetensors: {name}: shape [{shape[0] // 2}], want [{shape[0]}]")
+        del good[name]
+        write()
+        bad(f"changed.safetensors: {name}: no such tensor")
+
+    def test_no_audio(self):
+        tensors, metadata = read_safetensors(LTX2)
+        mute = self.dir / "mute"
+        write_safetensors(mute, {k: v for k, v in tensors.items() if "audio_" not in k}, metadata)
+        self.bad("audio is wanted, and this LTX checkpoint is video-only", "encode", "-m", TINY,
+                 "--ltx", mute, "--modalities", "audio", "x")
+        text, tensors, metadata = self.encode("x", ltx=(mute,))
+        self.assertEqual(list(tensors), ["p0.video", "p0.mask", "p0.token_ids"])
+        self.assertEqual(metadata["modalities"], "video")
 
 
 class Tokenize(Case):

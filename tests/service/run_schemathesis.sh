@@ -16,7 +16,8 @@ venv=$scratch/schemathesis
 state=$(mktemp -d /tmp/pe-schema-XXXXXX)
 trap 'kill -INT $up 2>/dev/null; wait $up || true; rm -rf "$state"' EXIT
 mkfifo "$state/ready"
-"$bin/prompt-encoder" up --model "$tests/golden/gemma3-tiny" --listen 127.0.0.1:0 --state "$state/up" \
+"$bin/prompt-encoder" up --model "$tests/golden/gemma3-tiny" \
+    --ltx "$tests/golden/ltx-tiny-v2.safetensors" --listen 127.0.0.1:0 --state "$state/up" \
     >"$state/ready" 2>"$state/log" &
 up=$!
 read -r _ url <"$state/ready"

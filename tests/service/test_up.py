@@ -20,6 +20,7 @@ import urllib.request
 
 PROGRAM, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:4])
 TINY = TESTS / "golden/gemma3-tiny"
+LTX, LTX4 = (TESTS / f"golden/ltx-tiny-{name}.safetensors" for name in ("v2", "v2-gemma4"))
 os.environ["XDG_CACHE_HOME"] = str(SCRATCH / "cache")  # where digests are kept
 PROMPTS = json.loads((TESTS / "golden/prompts.json").read_text())
 
@@ -84,6 +85,55 @@ class Up(unittest.TestCase):
 
     def test_http_answers_what_encode_writes_under_another_name(self):
         self.compare_with_encode("--model-id", "another")
+
+    def test_http_answers_what_encode_writes_at_every_level(self):
+        url = self.start("--ltx", LTX)
+        out = self.state / "encoded.safetensors"
+        for level, more, flags in ((None, {}, ()), ("features", {}, ()),
+                                   ("embeddings", {"modalities": ["audio"]},
+                                    ("--modalities", "audio")),
+                                   ("features", {"modalities": ["audio", "video"]}, ()),
+                                   ("hidden_states", {"layers": [7, 0]}, ("--layers", "7,0"))):
+            for dtype in ("bfloat16", "float32"):
+                body = {"prompts": PROMPTS[2:6], "dtype": dtype, **more}
+                if level is not None:
+                    body["output"] = level
+                    flags = ("--output", level, *flags[-2:])
+                subprocess.run([PROGRAM, "encode", "--model", TINY, "--ltx", LTX, "--dtype", dtype,
+                                *flags, "-o", out, *PROMPTS[2:6]], check=True, capture_output=True)
+                status, headers, answer = self.ask(url + "/v1/encode", body)
+                self.assertEqual((status, headers["Content-Type"]),
+                                 (200, "application/safetensors"))
+                self.assertEqual(answer, out.read_bytes())
+                again = self.ask(url + "/v1/encode", body)
+                self.assertEqual((again[1]["X-Cache"], again[2]), ("hit", answer))
+        model, = json.loads(self.ask(url + "/v1/models")[2])["models"]
+        self.assertEqual(model["outputs"]["embeddings"]["rows"], 1024)
+        self.assertEqual(model["outputs"]["embeddings"]["audio_width"], 64)
+        # an engine beside it, of a checkpoint for another Gemma
+        wrong = subprocess.run(
+            [PROGRAM.parent / "prompt-encoder-engine", "--model", TINY, "--ltx", LTX4,
+             *(f"--redis-{name}=unix:{str(self.state).replace(' ', '%20').replace(',', '%2C')}"
+               f"/{name}.sock" for name in ("queue", "cache")), "--admin-listen=127.0.0.1:0"],
+            capture_output=True, text=True, timeout=60)
+        self.assertEqual(wrong.returncode, 1)
+        self.assertEqual([line for line in wrong.stderr.splitlines()
+                          if line.startswith("prompt-encoder-engine: ")],
+                         ["prompt-encoder-engine: ltx-tiny-v2-gemma4.safetensors needs a Gemma of "
+                          "gemma_version gemma4-12b-ltx-v1, but this one is a gemma3 without a "
+                          "gemma_version"])
+        self.stop()
+
+    def test_a_checkpoint_that_is_none(self):
+        broken = self.state / "broken.safetensors"
+        broken.write_bytes(LTX.read_bytes()[:-1])
+        result = subprocess.run([PROGRAM, "up", "--model", TINY, "--ltx", broken, "--listen",
+                                 "127.0.0.1:0", "--state", self.state], capture_output=True,
+                                text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the engine ended before it was ready: prompt-encoder-engine: "
+                      "broken.safetensors: ", result.stderr)
+        self.assertEqual(processes_of(self.state), {})
 
     def compare_with_encode(self, *name):
         url = self.start(*name)
