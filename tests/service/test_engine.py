@@ -6,6 +6,7 @@
 The real worker over an engine without a model (stub_engine.c), a real service, a Redis of each role.
 Standard library only; exit 77 where there is no redis-server.
 """
+import concurrent.futures
 import http.client
 import json
 import os
@@ -38,6 +39,26 @@ def wait_until(true, seconds=20, what="it"):
 def metadata_of(data):
     length = struct.unpack("<Q", data[:8])[0]
     return json.loads(data[8:8 + length])["__metadata__"]
+
+
+def floats_of(data, name):
+    length = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8:8 + length])[name]["data_offsets"]
+    return struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
+
+
+def ids_of(data, name="p0.token_ids"):
+    length = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8:8 + length])[name]["data_offsets"]
+    return data[8 + length + begin:8 + length + end]
+
+
+def stub_numbers(ids, state, n):
+    """As stub_engine.c makes them."""
+    seed = 2166136261
+    for byte in b"stub" + ids:
+        seed = (seed ^ byte) * 16777619 & 0xffffffff
+    return tuple(float(((seed + state * 1000003 + i) & 0xffffffff) % 65536) for i in range(n))
 
 
 class Case(unittest.TestCase):
@@ -94,10 +115,10 @@ class Case(unittest.TestCase):
         wait_until(ready.exists, what="the service")
         self.port = int(ready.read_text().splitlines()[0].split(":")[-1])
 
-    def encode(self, prompts, wait=30):
+    def encode(self, prompts, wait=30, **more):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("POST", "/v1/encode", json.dumps(
-            {"prompts": prompts, "dtype": "float32", "output": "hidden_states"}),
+            {"prompts": prompts, "dtype": "float32", "output": "hidden_states", **more}),
             {"Content-Type": "application/json", "Prefer": f"wait={wait}"})
         answer = connection.getresponse()
         body = answer.read()
@@ -143,7 +164,8 @@ class Cards(Case):
         self.redis("queue", "flushall")
         wait_until(lambda: self.cards() == before[0], 5, "the card")
         self.assertEqual(self.redis("queue", "keys", "pe:tokenizer:*"), before[1])
-        self.assertEqual(self.encode(["after"])[0], 200)
+        # the service may have looked while there was none
+        wait_until(lambda: self.encode(["after"])[0] == 200, 10, "an answer")
 
     def test_what_is_computed_in_other_types_is_never_mixed(self):
         self.engine("f32", "--compute=float32")
@@ -220,6 +242,51 @@ class Work(Case):
         self.assertGreaterEqual(self.metric("second", "pe_queue_wait_seconds_sum"), 0.9)
         wait_until(lambda: self.metric("second", "pe_queue_leases_lost_total") == 1,
                    what="the loss")
+
+
+class Levels(Case):
+    def test_jobs_of_all_levels_in_one_batch(self):
+        self.engine("e", STUB_VIDEO="6", STUB_AUDIO="4", STUB_MS="300")
+        self.service()
+        card = json.loads(self.redis("queue", "hget", "pe:cards", self.cards()[0]))
+        self.assertEqual([card[k] for k in ("extractor", "rows", "video_width", "audio_width",
+                                            "ltx_version")], [2, 1024, 6, 4, "2.3.0"])
+        wanted = ({"output": "features", "modalities": ["video"]}, {"output": "hidden_states"},
+                  {"output": "embeddings"}, {"output": "embeddings", "modalities": ["audio"]},
+                  {"output": "features"})
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            first = pool.submit(self.encode, ["goes first"])  # the others meet in the queue
+            time.sleep(0.1)
+            answers = list(pool.map(lambda more: self.encode(["a prompt"], **more), wanted))
+            self.assertEqual(first.result()[0], 200)
+        self.assertEqual(self.metric("e", "pe_batches_total"), 2)
+        for more, (status, body) in zip(wanted, answers):
+            self.assertEqual(status, 200, body[:200])
+            ids, metadata = ids_of(body), metadata_of(body)
+            self.assertEqual(metadata["output"], more["output"])
+            if more["output"] == "hidden_states":
+                self.assertEqual(floats_of(body, "p0.hidden_states")[:8], stub_numbers(ids, 0, 8))
+                continue
+            self.assertEqual((metadata["extractor"], metadata["ltx_version"]), ("v2", "2.3.0"))
+            suffix = "" if more["output"] == "embeddings" else "_features"
+            rows = 1024 if more["output"] == "embeddings" else len(ids) // 4
+            for m, (name, width) in enumerate((("video", 6), ("audio", 4))):
+                self.assertEqual(name in more.get("modalities", metadata["modalities"].split(",")),
+                                 name in metadata["modalities"])
+                if name in metadata["modalities"]:
+                    self.assertEqual(floats_of(body, f"p0.{name}{suffix}"),
+                                     stub_numbers(ids, 1000 + m, rows * width))
+
+    def test_an_output_that_it_does_not_have_is_refused(self):
+        """Whatever a card said: the engine itself looks."""
+        self.engine("e", "--register-every=60")
+        self.service()
+        field, = self.cards()
+        card = json.loads(self.redis("queue", "hget", "pe:cards", field))
+        self.redis("queue", "hset", "pe:cards", field, json.dumps(
+            {**card, "extractor": 1, "rows": 1024, "video_width": 8}))
+        wait_until(lambda: self.encode(["x"], output="embeddings")[0] == 502, what="the lie")
+        self.assertEqual(self.encode(["x"])[0], 200)
 
 
 class Health(Case):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`prompt-encoder up` as a user runs it: real Redis, real engine, real service.
 
-    test_up.py PROMPT_ENCODER TESTS_DIR SCRATCH_DIR
+    test_up.py PROMPT_ENCODER TESTS_DIR SCRATCH_DIR [unittest's arguments]
 
 Standard library only. Exit 77 where there is no redis-server.
 """
@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -110,19 +111,36 @@ class Up(unittest.TestCase):
         model, = json.loads(self.ask(url + "/v1/models")[2])["models"]
         self.assertEqual(model["outputs"]["embeddings"]["rows"], 1024)
         self.assertEqual(model["outputs"]["embeddings"]["audio_width"], 64)
-        # an engine beside it, of a checkpoint for another Gemma
-        wrong = subprocess.run(
-            [PROGRAM.parent / "prompt-encoder-engine", "--model", TINY, "--ltx", LTX4,
-             *(f"--redis-{name}=unix:{str(self.state).replace(' ', '%20').replace(',', '%2C')}"
-               f"/{name}.sock" for name in ("queue", "cache")), "--admin-listen=127.0.0.1:0"],
-            capture_output=True, text=True, timeout=60)
-        self.assertEqual(wrong.returncode, 1)
-        self.assertEqual([line for line in wrong.stderr.splitlines()
-                          if line.startswith("prompt-encoder-engine: ")],
-                         ["prompt-encoder-engine: ltx-tiny-v2-gemma4.safetensors needs a Gemma of "
-                          "gemma_version gemma4-12b-ltx-v1, but this one is a gemma3 without a "
-                          "gemma_version"])
+        self.check_engine_refuses(LTX4, "ltx-tiny-v2-gemma4.safetensors needs a Gemma of "
+                                        "gemma_version gemma4-12b-ltx-v1, but this one is a gemma3 "
+                                        "without a gemma_version")
+        self.check_engine_refuses(self.with_huge_weights(), "engine: a forward pass of <bos> gives "
+                                                            "no numbers")
         self.stop()
+
+    def with_huge_weights(self):
+        """All of them finite, but not what a connector makes of them."""
+        data = bytearray(LTX.read_bytes())
+        length, = struct.unpack("<Q", data[:8])
+        begin, end = json.loads(data[8:8 + length])[
+            "model.diffusion_model.audio_embeddings_connector.transformer_1d_blocks.1.attn1."
+            "to_out.0.weight"]["data_offsets"]
+        data[8 + length + begin:8 + length + end] = b"\x7f\x7f" * ((end - begin) // 2)
+        path = self.state / "huge.safetensors"
+        path.write_bytes(data)
+        return path
+
+    def check_engine_refuses(self, ltx, sentence):
+        """One that is started beside ours."""
+        state = str(self.state).replace(" ", "%20").replace(",", "%2C")
+        result = subprocess.run(
+            [PROGRAM.parent / "prompt-encoder-engine", "--model", TINY, "--ltx", ltx,
+             *(f"--redis-{name}=unix:{state}/{name}.sock" for name in ("queue", "cache")),
+             "--admin-listen=127.0.0.1:0"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual([line for line in result.stderr.splitlines()
+                          if line.startswith("prompt-encoder-engine: ")],
+                         [f"prompt-encoder-engine: {sentence}"])
 
     def test_a_checkpoint_that_is_none(self):
         broken = self.state / "broken.safetensors"
@@ -272,4 +290,4 @@ if __name__ == "__main__":
     if shutil.which("redis-server") is None:
         print("SKIPPED: no redis-server")
         sys.exit(77)
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

@@ -7,7 +7,9 @@
 
 #include "base/file.h"
 #include "engine/files/digest_cache.h"
+#include "engine/ltx/ltx_weights.h"
 #include "tests/check.h"
+#include "tests/safetensors_edit.h"
 
 #define CACHE  PE_SCRATCH_DIR "/digest-cache"
 #define FOLDER PE_SCRATCH_DIR "/digest-model"
@@ -189,6 +191,99 @@ static void without_a_folder_it_is_hashed(void)
     CHECK_TEXT(got, fresh);
 }
 
+/* A model that is one file is remembered by that file. */
+static void a_packed_model_is_remembered(void)
+{
+    static const char packed[] = PE_SCRATCH_DIR "/digest-packed.safetensors";
+    char want[MODEL_DIGEST_SIZE], got[MODEL_DIGEST_SIZE];
+    struct model_file *m;
+
+    empty_cache();
+    shell("cp " PE_TESTS_DIR "/golden/gemma4-tiny-te-single-file.safetensors " PE_SCRATCH_DIR
+          "/digest-packed.safetensors");
+    wait_for_the_clock();
+    digest_of(want, packed, true);
+    CHECK(has_entry());
+    CHECK_OK(model_file_open(&m, packed, &err));
+    CHECK(truncate(packed, 0) == 0);
+    CHECK_OK(model_file_cached_digest(m, NULL, 1, got, &err));
+    CHECK_TEXT(got, want);
+    model_file_close(m);
+}
+
+/* ---- with an LTX checkpoint ---- */
+
+#define LTX PE_SCRATCH_DIR "/digest-ltx.safetensors"
+
+/* The model's digest with the tensors of a checkpoint; NULL: without. */
+static void digest_with(char digest[MODEL_DIGEST_SIZE], const char *ltx, bool cached)
+{
+    struct digest_addition more = {0};
+    struct ltx_checkpoint *checkpoint = NULL;
+    struct tensor *tensors = NULL;
+    struct model_file *m;
+
+    CHECK_OK(model_file_open(&m, FOLDER, &err));
+    if (ltx != NULL) {
+        CHECK_OK(ltx_checkpoint_open(&checkpoint, &ltx, 1, &err));
+        CHECK_OK(ltx_weights_find(checkpoint, 8, 128, &tensors, &more.n, &err));
+        more.checkpoint = checkpoint;
+        more.tensors = tensors;
+    }
+    if (cached)
+        CHECK_OK(model_file_cached_digest(m, ltx != NULL ? &more : NULL, 2, digest, &err));
+    else
+        CHECK_OK(model_file_digest(m, ltx != NULL ? &more : NULL, 2, digest, &err));
+    free(tensors);
+    ltx_checkpoint_close(checkpoint);
+    model_file_close(m);
+}
+
+/* The model alone, with one checkpoint and with another: none is taken for another, whichever was
+ * kept last. */
+static void a_checkpoint_is_part_of_it(void)
+{
+    static const char *const with[] = {NULL, LTX, PE_TESTS_DIR "/golden/ltx-tiny-v1.safetensors"};
+    char fresh[3][MODEL_DIGEST_SIZE], got[MODEL_DIGEST_SIZE];
+
+    empty_cache();
+    copy_model();
+    shell("cp " PE_TESTS_DIR "/golden/ltx-tiny-v2.safetensors " LTX);
+    wait_for_the_clock();
+    for (int i = 0; i < 3; i++)
+        digest_with(fresh[i], with[i], false);
+    CHECK(strcmp(fresh[0], fresh[1]) != 0 && strcmp(fresh[0], fresh[2]) != 0 &&
+          strcmp(fresh[1], fresh[2]) != 0);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 3; i++) {
+            digest_with(got, with[i], true);
+            CHECK_TEXT(got, fresh[i]);
+        }
+    shell("test $(ls " CACHE "/prompt-encoder/*.digest | wc -l) = 3"); /* all are kept */
+}
+
+static void a_changed_checkpoint_is_hashed_anew(void)
+{
+    char first[MODEL_DIGEST_SIZE], got[MODEL_DIGEST_SIZE], fresh[MODEL_DIGEST_SIZE];
+    struct edit f;
+    size_t n;
+
+    digest_with(first, LTX, true);
+    edit_load(&f, LTX);
+    edit_floats(&f, "text_embedding_projection.audio_aggregate_embed.bias", &n)[0] += 1.0f;
+    edit_write(&f, LTX, 0);
+    digest_with(fresh, LTX, false);
+    digest_with(got, LTX, true);
+    CHECK_TEXT(got, fresh);
+    CHECK(strcmp(got, first) != 0);
+    /* what answers tell of it is part of it, too */
+    edit_set_metadata(&f, "model_version", "2.3.1");
+    edit_write(&f, LTX, 0);
+    edit_free(&f);
+    digest_with(got, LTX, true);
+    CHECK(strcmp(got, fresh) != 0);
+}
+
 int main(void)
 {
     setenv("XDG_CACHE_HOME", CACHE, 1);
@@ -197,6 +292,9 @@ int main(void)
     RUN(it_is_that_of_a_fresh_hash);
     RUN(a_known_one_costs_no_reading);
     RUN(a_changed_file_is_hashed_anew);
+    RUN(a_packed_model_is_remembered);
+    RUN(a_checkpoint_is_part_of_it);
+    RUN(a_changed_checkpoint_is_hashed_anew);
     RUN(without_a_folder_it_is_hashed);
     return check_result();
 }
