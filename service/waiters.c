@@ -118,6 +118,8 @@ static int tell_result(struct waiters *t, struct io *io, const char *id, struct 
         (rc = fetch_open(&end->result, t->fetch, io, id, err)) != OK)
         return rc;
     end->fetch_ms = clock_ms_since(start_ns);
+    if (end->result != NULL && end->queue_ms >= 0)
+        metric_observe(&counters[C_QUEUE_WAIT_SECONDS], end->queue_ms / 1e3);
     if (end->result != NULL || !only_if_there)
         tell(t, io, id, false, end);
     result_release(end->result);

@@ -423,8 +423,10 @@ class Main(Case):
             return {name: float(ms) for name, ms in
                     (part.split(";dur=") for part in headers["server-timing"].split(", "))}
         body = {"prompts": ["timed", "timed 7"]}
+        waits = self.service.metric("pe_queue_wait_seconds_count")
         miss = times(self.service.encode(body))
         self.assertEqual(list(miss), ["tokenize", "lookup", "queue", "encode", "fetch", "total"])
+        self.assertEqual(self.service.metric("pe_queue_wait_seconds_count"), waits + 2)
         self.assertGreaterEqual(miss["encode"], 1200)  # of the slow one
         self.assertGreaterEqual(miss["total"], miss["encode"])
         self.assertLess(miss["queue"] + miss["fetch"], miss["total"] - miss["encode"] + 100)
@@ -974,7 +976,7 @@ class Weights(Case):
                 got = tensors["p0.hidden_states"]
                 whose, = [w for w, (width, seed) in engines.items()
                           if got[1:] == ([1, len(ids), width], tensor(ids, [0], width, 2, seed))]
-                self.assertEqual(metadata.get("weights", whose * 64), whose * 64)
+                self.assertEqual(metadata["weights"], whose * 64)
                 seen.add(whose)
                 last[number] = whose
             return seen
