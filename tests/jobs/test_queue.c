@@ -780,7 +780,8 @@ static void rates_of_live_engines_are_summed(void)
     CHECK(rate_of_all() == 0);
     CHECK_INT(ask("EXISTS", ":wr", NULL), 0);
     CHECK_ERR(queue_claim(q, "e1", 1, 1, 1, -1, got, CAP, &n_got, &err), ERR_INPUT, "rate");
-    CHECK_ERR(queue_claim(q, "e1", 1, 1, 1, NAN, got, CAP, &n_got, &err), ERR_INPUT, "rate");
+    CHECK_ERR(queue_claim(q, "e1", 1, 1, 1, (double)NAN, got, CAP, &n_got, &err), ERR_INPUT,
+              "rate");
 }
 
 /* An engine busy with one long batch renews, and its rate counts on. */
