@@ -267,7 +267,7 @@ static int try_register(struct redis *q, const struct model_card *card, const ch
     const char *first[] = {"HSETNX", FIRST, name, now}, *seen[] = {"HSET", SEEN, name, now};
     size_t set_len[3];
     redisReply *reply;
-    int64_t now_ms;
+    int64_t now_ms = 0;
     bool there;
     int rc;
 
@@ -404,7 +404,7 @@ int card_list(struct redis *q, struct model_card *out, size_t cap, size_t *n, st
     struct model_card *all;
     redisReply *reply;
     size_t count = 0, n_pairs;
-    int64_t now_ms;
+    int64_t now_ms = 0;
     int rc;
 
     *n = 0;
