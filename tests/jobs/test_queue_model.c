@@ -27,7 +27,7 @@
 #include "tests/jobs/redis_server.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STEPS = 6000 };
+enum { STEPS = 12000 };
 #else
 enum { STEPS = 24000 };
 #endif
