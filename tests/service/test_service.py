@@ -1144,6 +1144,23 @@ class Faults(Case):
         self.good(self.service.encode({"prompt": "it answers again"}))
         engine.end()
 
+    def test_z_cache_that_does_not_answer(self):
+        """All who ask hear of it at once, not each thread's share of them after the other."""
+        self.stack.cache.process.send_signal(signal.SIGSTOP)
+        try:
+            with concurrent.futures.ThreadPoolExecutor(60) as pool:
+                start = time.monotonic()
+                for answer in [pool.submit(self.service.encode, {"prompt": f"no cache {i}"})
+                               for i in range(60)]:
+                    self.problem(answer.result(30), 503, "cache_unavailable")
+                self.assertLess(time.monotonic() - start, 6)
+        finally:
+            self.stack.cache.process.send_signal(signal.SIGCONT)
+        time.sleep(1.1)
+        engine = self.stack.engine()
+        self.good(self.service.encode({"prompt": "the cache answers again"}))
+        engine.end()
+
     def test_zz_cache_away(self):
         self.stack.cache.end(signal.SIGKILL)
         self.problem(self.service.encode({"prompt": "canary without a cache"}), 503, "cache_unavailable")
