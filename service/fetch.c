@@ -253,7 +253,7 @@ void fetch_forget(struct fetch *f, const char *id)
     r = *bucket_of(f, id);
     while (r != NULL && strcmp(r->id, id) != 0)
         r = r->next;
-    if (r != NULL && r->state != RESULT_OPENING)
+    if (r != NULL) /* one that is being opened may have been read already */
         unlist(r);
     pthread_mutex_unlock(&f->lock);
 }

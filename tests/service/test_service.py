@@ -1168,6 +1168,73 @@ class Faults(Case):
         self.assertGreaterEqual(self.service.metric('pe_redis_errors_total{role="cache"}'), 2)
 
 
+class Held:
+    """Stands before a Redis and, once armed, keeps the answer to the next look at a result."""
+
+    def __init__(self, redis, folder):
+        self.redis, self.url = redis, f"unix:{folder}/held.sock"
+        self.armed, self.holds, self.go = threading.Event(), threading.Event(), threading.Event()
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(folder / "held.sock"))
+        self.listener.listen(64)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(self.redis.socket))
+            kept = threading.Event()
+            for pair in ((client, server, None, kept), (server, client, kept, None)):
+                threading.Thread(target=self.carry, args=pair, daemon=True).start()
+
+    def carry(self, source, sink, wait_while, keep):
+        while data := source.recv(1 << 16):
+            if keep and b"HMGET" in data and self.armed.is_set():
+                self.armed.clear()
+                keep.set()
+            if wait_while and wait_while.is_set():
+                self.holds.set()
+                self.go.wait(30)
+                wait_while.clear()
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+class Refresh(Case):
+    def test_nothing_read_before_it_is_its_answer(self):
+        """A look into the cache that is under way may bring what the refresh throws away."""
+        stack = Stack("refresh")
+        held = Held(stack.cache, stack.folder)
+        pool = concurrent.futures.ThreadPoolExecutor(2)
+        try:
+            engine = stack.engine()
+            service = stack.service("--redis-cache", held.url, "--redis-timeout-ms", 20000)
+            body = {"prompt": "old and new"}
+            headers, old = self.good(service.encode(body))
+            key = headers["etag"].strip('"').split(".")[0]
+            engine.end()
+            service.forget()
+            held.armed.set()
+            reader = pool.submit(service.request, "GET", f"/v1/results/{key}")
+            wait_until(held.holds.is_set)
+            refresh = pool.submit(service.encode, {**body, "cache": "refresh"})
+            stack.engine("--seed", 1)
+            wait_until(lambda: len(stack.journal()) == 2)
+            concurrent.futures.wait([refresh], 1)
+            held.go.set()
+            self.assertTrue(self.good(reader.result(30))[1] == old)
+            self.assertFalse(self.good(refresh.result(30))[1] == old)
+        finally:
+            held.go.set()
+            pool.shutdown()
+            stack.close()
+            held.listener.close()
+
+
 class Losses(Case):
     """What the queue or the cache loses while somebody waits; no engine works here unless a test
     starts one. Events are forged: they are hints, and make the service look at once."""
