@@ -1192,16 +1192,17 @@ class Held:
                 threading.Thread(target=self.carry, args=pair, daemon=True).start()
 
     def carry(self, source, sink, wait_while, keep):
-        while data := source.recv(1 << 16):
-            if keep and b"HMGET" in data and self.armed.is_set():
-                self.armed.clear()
-                keep.set()
-            if wait_while and wait_while.is_set():
-                self.holds.set()
-                self.go.wait(30)
-                wait_while.clear()
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
+        with source:
+            while data := source.recv(1 << 16):
+                if keep and b"HMGET" in data and self.armed.is_set():
+                    self.armed.clear()
+                    keep.set()
+                if wait_while and wait_while.is_set():
+                    self.holds.set()
+                    self.go.wait(30)
+                    wait_while.clear()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
 
 
 class Refresh(Case):
