@@ -1,5 +1,6 @@
 #include "base/clock.h"
 
+#include <errno.h>
 #include <time.h>
 
 int64_t clock_now_ns(void)
@@ -13,4 +14,21 @@ int64_t clock_now_ns(void)
 double clock_ms_since(int64_t start_ns)
 {
     return (double)(clock_now_ns() - start_ns) / 1e6;
+}
+
+void clock_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+bool clock_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_ns)
+{
+    struct timespec until = {until_ns / 1000000000, until_ns % 1000000000};
+
+    return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }

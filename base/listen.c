@@ -71,6 +71,8 @@ static int split_address(char host[128], char port[8], const char *address, stru
         strspn(colon + 1, "0123456789") != strlen(colon + 1))
         return error_set(err, ERR_INPUT, "'%s' is no address: HOST:PORT, [IPV6]:PORT or unix:PATH",
                          address);
+    if (strlen(colon + 1) == 5 && strcmp(colon + 1, "65535") > 0) /* getaddrinfo() would cut it */
+        return error_set(err, ERR_INPUT, "'%s': a port is 0 to 65535", address);
     if (from[0] == '[' && to > from && to[-1] == ']') {
         from++;
         to--;

@@ -125,8 +125,8 @@ int queue_renew(struct queue *q, const struct claimed_job *jobs, size_t n, int l
                 enum lease_answer *answers, struct error *err);
 /* Each of these ends claims; an answer is LEASE_STALE when it was not ours to end. A repeated
  * complete is LEASE_OK again. */
-/* n jobs (at most QUEUE_CLAIM_MAX) in one call, which Redis makes durable with one fsync: after an
- * error any of them may be completed, all or none. Their results are in the cache already. */
+/* n jobs (at most QUEUE_CLAIM_MAX) whose results are in the cache already, in one call, which Redis
+ * makes durable with one fsync. After an error they may be completed, all or none: call again. */
 int queue_complete(struct queue *q, const struct claimed_job *const *jobs, size_t n,
                    enum lease_answer *answers, struct error *err);
 /* permanent: dead at once; else again after a growing delay, dead after QUEUE_MAX_DELIVERIES.

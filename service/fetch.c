@@ -138,6 +138,8 @@ static int load_piece(struct result *r, struct io *io, size_t index, struct buf 
     rc = cache_get_piece(io_cache(io), r->id, &r->header, index, out, found, &damaged, err);
     if (damaged)
         count(C_DAMAGED, 1);
+    if (rc != OK)
+        io_cache_failed(io, err);
     if (rc != OK || !*found) {
         buf_free(out);
         return rc; /* gone or damaged: a damaged one was deleted, and what replaced it is good */
@@ -163,6 +165,8 @@ static int load_begin(struct result *r, struct io *io, bool *found, struct error
     }
     if (damaged)
         count(C_DAMAGED, 1);
+    if (rc != OK)
+        io_cache_failed(io, err);
     if (rc == OK && *found &&
         (r->pieces = calloc(cache_n_pieces(&r->header), sizeof(*r->pieces))) == NULL)
         rc = error_set(err, ERR_MEM, "fetch: no memory for the pieces of a result");
@@ -249,7 +253,7 @@ void fetch_forget(struct fetch *f, const char *id)
     r = *bucket_of(f, id);
     while (r != NULL && strcmp(r->id, id) != 0)
         r = r->next;
-    if (r != NULL && r->state != RESULT_OPENING)
+    if (r != NULL) /* one that is being opened may have been read already */
         unlist(r);
     pthread_mutex_unlock(&f->lock);
 }

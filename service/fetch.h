@@ -25,7 +25,7 @@ void fetch_stop(struct fetch *f); /* after the pool stopped and all results were
  * for that thread. */
 int fetch_open(struct result **out, struct fetch *f, struct io *io, const char *id,
                struct error *err);
-/* Whoever opens this key from now on does not get what is in memory. */
+/* Whoever opens this key from now on does not get what is in memory, or on its way there. */
 void fetch_forget(struct fetch *f, const char *id);
 /* Over its budget: no new answers should begin. */
 bool fetch_is_full(const struct fetch *f);

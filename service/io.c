@@ -11,7 +11,7 @@
 
 enum {
     MAX_QUEUES = 64,
-    STALLED_MS = 1000 /* that a queue which did not answer is left alone */
+    STALLED_MS = 1000 /* that a Redis which did not answer is left alone */
 };
 
 struct io {
@@ -23,13 +23,13 @@ struct io {
         struct queue *queue;
     } queues[MAX_QUEUES];
     size_t n_queues;
-    int64_t asked_ns; /* the last io_queue() */
+    int64_t queue_asked_ns, cache_asked_ns; /* the last io_queue() and io_cache() */
 };
 
 struct io_pool {
     struct io_options options;
-    _Atomic int64_t stalled_ns; /* when the queue last did not answer; 0: never */
-    pthread_mutex_t lock;       /* guards first, last, stopping */
+    _Atomic int64_t queue_stalled_ns, cache_stalled_ns; /* last without an answer; 0: never */
+    pthread_mutex_t lock;                               /* guards first, last, stopping */
     pthread_cond_t more;
     struct io_task *first, *last;
     bool stopping;
@@ -60,21 +60,47 @@ static void *work(void *arg)
     return NULL;
 }
 
+static bool is_stalled(const _Atomic int64_t *stalled_ns)
+{
+    int64_t ns = atomic_load(stalled_ns);
+
+    return ns != 0 && clock_ms_since(ns) < STALLED_MS;
+}
+
+static void note_failure(const struct io *io, _Atomic int64_t *stalled_ns, int64_t asked_ns,
+                         const struct error *err)
+{
+    if (err->code == ERR_IO && clock_ms_since(asked_ns) > io->pool->options.timeout_ms / 2)
+        atomic_store(stalled_ns, clock_now_ns());
+}
+
 struct cache *io_cache(struct io *io)
 {
+    io->cache_asked_ns = clock_now_ns();
     return io->cache;
+}
+
+void io_cache_failed(struct io *io, const struct error *err)
+{
+    note_failure(io, &io->pool->cache_stalled_ns, io->cache_asked_ns, err);
+}
+
+int io_cache_check(const struct io *io, struct error *err)
+{
+    if (is_stalled(&io->pool->cache_stalled_ns))
+        return error_set(err, ERR_IO, "io: the cache's Redis did not answer a moment ago");
+    return OK;
 }
 
 int io_queue(struct queue **out, struct io *io, const char *base, struct error *err)
 {
-    int64_t stalled_ns = atomic_load(&io->pool->stalled_ns);
     struct open_queue *slot;
     size_t i = 0;
     int rc;
 
     *out = NULL;
-    io->asked_ns = clock_now_ns();
-    if (stalled_ns != 0 && clock_ms_since(stalled_ns) < STALLED_MS)
+    io->queue_asked_ns = clock_now_ns();
+    if (is_stalled(&io->pool->queue_stalled_ns))
         return error_set(err, ERR_IO, "io: the queue's Redis did not answer a moment ago");
     while (i < io->n_queues && strcmp(io->queues[i].base, base) != 0)
         i++;
@@ -97,8 +123,7 @@ int io_queue(struct queue **out, struct io *io, const char *base, struct error *
 
 void io_queue_failed(struct io *io, const struct error *err)
 {
-    if (err->code == ERR_IO && clock_ms_since(io->asked_ns) > io->pool->options.timeout_ms / 2)
-        atomic_store(&io->pool->stalled_ns, clock_now_ns());
+    note_failure(io, &io->pool->queue_stalled_ns, io->queue_asked_ns, err);
 }
 
 void io_pool_run(struct io_pool *pool, struct io_task *task)

@@ -37,3 +37,7 @@ int io_queue(struct queue **out, struct io *io, const char *base, struct error *
  * second io_queue() fails at once: else all threads would wait for it, and answers from the cache
  * with them. */
 void io_queue_failed(struct io *io, const struct error *err);
+/* The same of the cache: for a second nothing new should be begun that needs it (ERR_IO). What is
+ * being sent already may go on asking. */
+void io_cache_failed(struct io *io, const struct error *err);
+int io_cache_check(const struct io *io, struct error *err);

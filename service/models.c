@@ -1,11 +1,9 @@
 #include "service/models.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -301,16 +299,10 @@ static void *run(void *arg)
     bool stopping;
 
     do {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += m->options.refresh_ms / 1000;
-        until.tv_nsec += m->options.refresh_ms % 1000 * 1000000L;
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000L;
-        }
+        int64_t until_ns = clock_now_ns() + m->options.refresh_ms * INT64_C(1000000);
+
         pthread_mutex_lock(&m->lock);
-        while (!m->stopping && pthread_cond_timedwait(&m->stop, &m->lock, &until) != ETIMEDOUT)
+        while (!m->stopping && clock_cond_wait(&m->stop, &m->lock, until_ns))
             ;
         stopping = m->stopping;
         pthread_mutex_unlock(&m->lock);
@@ -330,7 +322,7 @@ int models_start(struct models **out, const struct models_options *options, stru
         return error_set(err, ERR_MEM, "models: no memory");
     m->options = *options;
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->stop, NULL);
+    clock_cond_init(&m->stop);
     if ((rc = redis_open(&m->redis, options->queue_url, options->timeout_ms, err)) != OK)
         goto out;
     refresh(m);

@@ -433,6 +433,7 @@ static bool look_up(struct ticket *t, struct io *io)
             continue;
         if (t->cache == CACHE_REFRESH) { /* what is there goes; who asks next joins the job */
             if (cache_delete(io_cache(io), p->id, &err) != OK) {
+                io_cache_failed(io, &err);
                 fail_with(t, &err, TROUBLE_CACHE);
                 return false;
             }
@@ -628,8 +629,11 @@ static void begin(struct io *io, void *arg)
 {
     struct problem problem = {0};
     struct ticket *t = arg;
+    struct error err = {0};
 
-    if (!is_about_states(t) && fetch_is_full(t->service->fetch)) {
+    if (!is_about_states(t) && io_cache_check(io, &err) != OK) {
+        fail_with(t, &err, TROUBLE_CACHE);
+    } else if (!is_about_states(t) && fetch_is_full(t->service->fetch)) {
         problem.retry_after_s = 1;
         problem_set(&problem, PROBLEM_OVERLOADED, "too many results are being sent just now");
         fail(t, &problem);

@@ -1,11 +1,9 @@
 #include "service/waiters.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -118,6 +116,8 @@ static int tell_result(struct waiters *t, struct io *io, const char *id, struct 
         (rc = fetch_open(&end->result, t->fetch, io, id, err)) != OK)
         return rc;
     end->fetch_ms = clock_ms_since(start_ns);
+    if (end->result != NULL && end->queue_ms >= 0)
+        metric_observe(&counters[C_QUEUE_WAIT_SECONDS], end->queue_ms / 1e3);
     if (end->result != NULL || !only_if_there)
         tell(t, io, id, false, end);
     result_release(end->result);
@@ -383,16 +383,10 @@ static void *run(void *arg)
 
     do {
         struct waiter *late, *next;
-        struct timespec until;
+        int64_t until_ns = clock_now_ns() + TICK_MS * INT64_C(1000000);
 
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += TICK_MS * 1000000L;
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000L;
-        }
         pthread_mutex_lock(&t->lock);
-        while (!t->stopping && pthread_cond_timedwait(&t->stop, &t->lock, &until) != ETIMEDOUT)
+        while (!t->stopping && clock_cond_wait(&t->stop, &t->lock, until_ns))
             ;
         stopping = t->stopping;
         late = take_late(t);
@@ -422,7 +416,7 @@ int waiters_start(struct waiters **out, struct io_pool *pool, struct fetch *fetc
     t->pool = pool;
     t->fetch = fetch;
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->stop, NULL);
+    clock_cond_init(&t->stop);
     if (pthread_create(&t->thread, NULL, run, t) != 0) {
         waiters_free(t);
         return error_set(err, ERR_MEM, "waiters: cannot start their thread");

@@ -10,7 +10,7 @@
 
 enum {
     TICK_MS = 200,
-    DEPTH_EVERY_MS = 5000,   /* how often the queue is measured */
+    SWEEP_EVERY_MS = 2000,   /* shorter than what /readyz takes for silence */
     REGISTER_AGAIN_MS = 5000 /* after a failure */
 };
 
@@ -20,7 +20,7 @@ struct keeper {
     bool started;
     struct queue *queue; /* holds a fixed name's lock */
     /* when each was done last; the thread's own */
-    int64_t advanced_ns, measured_ns, named_ns, registered_ns;
+    int64_t advanced_ns, swept_ns, named_ns, registered_ns;
     int register_wait_ms;
     uint64_t seen_steps;
 
@@ -76,22 +76,14 @@ static void renew_leases(struct keeper *k)
         hand_note_answers(o->hand, jobs, answers, n);
 }
 
-static void measure_queue(struct keeper *k)
+/* While every engine is at a long batch nobody claims, and a claim is what else brings lost and
+ * delayed jobs back. It shows, too, that Q answers. */
+static void sweep_queue(struct keeper *k)
 {
-    struct metric *metrics = k->options.vitals->metrics;
-    struct queue_depth depth;
     struct error err = {0};
+    int64_t n_moved;
 
-    if (vitals_note_queue(k->options.vitals, queue_depth(k->queue, &depth, &err), &err) != OK)
-        return;
-    metric_set(&metrics[M_WAITING], depth.waiting);
-    metric_set(&metrics[M_DELAYED], depth.delayed);
-    metric_set(&metrics[M_LEASED], depth.leased);
-    metric_set(&metrics[M_DEAD], depth.dead);
-    metric_set(&metrics[M_WAITING_TOKENS], depth.waiting_tokens);
-    metric_set(&metrics[M_OLDEST_WAIT], depth.oldest_wait_ms);
-    metric_set(&metrics[M_ENGINES], depth.engines);
-    metric_set(&metrics[M_LEASES_LOST], depth.leases_lost);
+    vitals_note_queue(k->options.vitals, queue_sweep(k->queue, &n_moved, &err), &err);
 }
 
 /* Another engine can only have the name when we did not get to renew it for long: we go. */
@@ -131,8 +123,8 @@ static void *keeper_main(void *arg)
             renew_name(k);
         if (is_due(&k->registered_ns, k->register_wait_ms))
             register_again(k);
-        if (is_due(&k->measured_ns, DEPTH_EVERY_MS))
-            measure_queue(k);
+        if (is_due(&k->swept_ns, SWEEP_EVERY_MS))
+            sweep_queue(k);
         pause_ms(TICK_MS);
     }
     return NULL;

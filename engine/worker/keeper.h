@@ -1,5 +1,5 @@
 /* keeper.h - what an engine does beside its work, on a thread of its own: renews the leases of the
- * jobs in hand and a fixed name, registers the model again, and measures the queue.
+ * jobs in hand and a fixed name, registers the model again, and sweeps the queue.
  *
  * Leases are renewed only while the work advances (vitals_advance(), engine_steps()): a loop that
  * hangs must lose its jobs, so that another engine gets them. */

@@ -9,7 +9,6 @@
  * others. ERR_GPU ends it: the device is not to be trusted. */
 #include "engine/worker/worker.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -524,7 +523,7 @@ int worker_start(struct worker **out, struct engine *engine, struct registration
     if ((w = calloc(1, sizeof(*w))) == NULL)
         return error_set(err, ERR_MEM, "worker: no memory");
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->ended, NULL);
+    clock_cond_init(&w->ended);
     vitals_init(&w->vitals);
     vitals_note_proof(&w->vitals, true);
     w->options = *options;
@@ -573,19 +572,11 @@ void worker_drain(struct worker *w)
 
 bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err)
 {
-    struct timespec until;
+    int64_t until_ns = clock_now_ns() + timeout_ms * INT64_C(1000000);
     bool ended;
 
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += (timeout_ms % 1000) * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
     pthread_mutex_lock(&w->lock);
-    while (!atomic_load(&w->loop_ended) &&
-           pthread_cond_timedwait(&w->ended, &w->lock, &until) != ETIMEDOUT)
+    while (!atomic_load(&w->loop_ended) && clock_cond_wait(&w->ended, &w->lock, until_ns))
         ;
     ended = atomic_load(&w->loop_ended);
     if (ended) {

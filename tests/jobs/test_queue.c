@@ -100,7 +100,7 @@ static void several_are_completed_at_once(void)
     enum lease_answer answers[QUEUE_CLAIM_MAX + 1];
     struct claimed_job old[1];
     struct job jobs[JOB_GROUP_MAX];
-    char id[16];
+    char id[32];
 
     begin("completes");
     submit("a", 5);
@@ -302,7 +302,7 @@ static void groups_of_one_tag_stay_together(void)
 static void a_full_group_fits_the_window(void)
 {
     struct job jobs[JOB_GROUP_MAX];
-    char id[16];
+    char id[32];
 
     begin("window");
     submit("a", 1);
@@ -780,7 +780,8 @@ static void rates_of_live_engines_are_summed(void)
     CHECK(rate_of_all() == 0);
     CHECK_INT(ask("EXISTS", ":wr", NULL), 0);
     CHECK_ERR(queue_claim(q, "e1", 1, 1, 1, -1, got, CAP, &n_got, &err), ERR_INPUT, "rate");
-    CHECK_ERR(queue_claim(q, "e1", 1, 1, 1, NAN, got, CAP, &n_got, &err), ERR_INPUT, "rate");
+    CHECK_ERR(queue_claim(q, "e1", 1, 1, 1, (double)NAN, got, CAP, &n_got, &err), ERR_INPUT,
+              "rate");
 }
 
 /* An engine busy with one long batch renews, and its rate counts on. */

@@ -433,8 +433,10 @@ class Main(Case):
             return {name: float(ms) for name, ms in
                     (part.split(";dur=") for part in headers["server-timing"].split(", "))}
         body = {"prompts": ["timed", "timed 7"]}
+        waits = self.service.metric("pe_queue_wait_seconds_count")
         miss = times(self.service.encode(body))
         self.assertEqual(list(miss), ["tokenize", "lookup", "queue", "encode", "fetch", "total"])
+        self.assertEqual(self.service.metric("pe_queue_wait_seconds_count"), waits + 2)
         self.assertGreaterEqual(miss["encode"], 1200)  # of the slow one
         self.assertGreaterEqual(miss["total"], miss["encode"])
         self.assertLess(miss["queue"] + miss["fetch"], miss["total"] - miss["encode"] + 100)
@@ -1173,7 +1175,7 @@ class Weights(Case):
                 got = tensors["p0.hidden_states"]
                 whose, = [w for w, (width, seed) in engines.items()
                           if got[1:] == ([1, len(ids), width], tensor(ids, [0], width, 2, seed))]
-                self.assertEqual(metadata.get("weights", whose * 64), whose * 64)
+                self.assertEqual(metadata["weights"], whose * 64)
                 seen.add(whose)
                 last[number] = whose
             return seen
@@ -1341,11 +1343,96 @@ class Faults(Case):
         self.good(self.service.encode({"prompt": "it answers again"}))
         engine.end()
 
+    def test_z_cache_that_does_not_answer(self):
+        """All who ask hear of it at once, not each thread's share of them after the other."""
+        self.stack.cache.process.send_signal(signal.SIGSTOP)
+        try:
+            with concurrent.futures.ThreadPoolExecutor(60) as pool:
+                start = time.monotonic()
+                for answer in [pool.submit(self.service.encode, {"prompt": f"no cache {i}"})
+                               for i in range(60)]:
+                    self.problem(answer.result(30), 503, "cache_unavailable")
+                self.assertLess(time.monotonic() - start, 6)
+        finally:
+            self.stack.cache.process.send_signal(signal.SIGCONT)
+        time.sleep(1.1)
+        engine = self.stack.engine()
+        self.good(self.service.encode({"prompt": "the cache answers again"}))
+        engine.end()
+
     def test_zz_cache_away(self):
         self.stack.cache.end(signal.SIGKILL)
         self.problem(self.service.encode({"prompt": "canary without a cache"}), 503, "cache_unavailable")
         self.problem(self.service.request("GET", f"/v1/results/{KEY}"), 503, "cache_unavailable")
         self.assertGreaterEqual(self.service.metric('pe_redis_errors_total{role="cache"}'), 2)
+
+
+class Held:
+    """Stands before a Redis and, once armed, keeps the answer to the next look at a result."""
+
+    def __init__(self, redis, folder):
+        self.redis, self.url = redis, f"unix:{folder}/held.sock"
+        self.armed, self.holds, self.go = threading.Event(), threading.Event(), threading.Event()
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(folder / "held.sock"))
+        self.listener.listen(64)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(self.redis.socket))
+            kept = threading.Event()
+            for pair in ((client, server, None, kept), (server, client, kept, None)):
+                threading.Thread(target=self.carry, args=pair, daemon=True).start()
+
+    def carry(self, source, sink, wait_while, keep):
+        with source:
+            while data := source.recv(1 << 16):
+                if keep and b"HMGET" in data and self.armed.is_set():
+                    self.armed.clear()
+                    keep.set()
+                if wait_while and wait_while.is_set():
+                    self.holds.set()
+                    self.go.wait(30)
+                    wait_while.clear()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+class Refresh(Case):
+    def test_nothing_read_before_it_is_its_answer(self):
+        """A look into the cache that is under way may bring what the refresh throws away."""
+        stack = Stack("refresh")
+        held = Held(stack.cache, stack.folder)
+        pool = concurrent.futures.ThreadPoolExecutor(2)
+        try:
+            engine = stack.engine()
+            service = stack.service("--redis-cache", held.url, "--redis-timeout-ms", 20000)
+            body = {"prompt": "old and new"}
+            headers, old = self.good(service.encode(body))
+            key = headers["etag"].strip('"').split(".")[0]
+            engine.end()
+            service.forget()
+            held.armed.set()
+            reader = pool.submit(service.request, "GET", f"/v1/results/{key}")
+            wait_until(held.holds.is_set)
+            refresh = pool.submit(service.encode, {**body, "cache": "refresh"})
+            stack.engine("--seed", 1)
+            wait_until(lambda: len(stack.journal()) == 2)
+            concurrent.futures.wait([refresh], 1)
+            held.go.set()
+            self.assertTrue(self.good(reader.result(30))[1] == old)
+            self.assertFalse(self.good(refresh.result(30))[1] == old)
+        finally:
+            held.go.set()
+            pool.shutdown()
+            stack.close()
+            held.listener.close()
 
 
 class Losses(Case):

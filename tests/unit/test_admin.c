@@ -163,6 +163,7 @@ static void addresses(void)
     CHECK_ERR(listen_open(&l, "8080", 8, &err), ERR_INPUT, "'8080' is no address");
     CHECK_ERR(listen_open(&l, "localhost:http", 8, &err), ERR_INPUT, "no address");
     CHECK_ERR(listen_open(&l, "::1:80", 8, &err), ERR_INPUT, "in brackets");
+    CHECK_ERR(listen_open(&l, "127.0.0.1:65536", 8, &err), ERR_INPUT, "0 to 65535");
     CHECK_ERR(listen_open(&l, ":80", 8, &err), ERR_INPUT, "host is missing");
     CHECK_ERR(listen_open(&l, "unix:", 8, &err), ERR_INPUT, "1 to");
     CHECK_ERR(listen_open(&l, "unix:/nowhere/x", 8, &err), ERR_IO, "No such file");

@@ -100,6 +100,23 @@ static void scratch(char *path, size_t cap)
     CHECK(system(command) == 0);
 }
 
+static void waits_end_by_this_clock(void)
+{
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    int64_t start_ns = clock_now_ns();
+    pthread_cond_t cond;
+
+    clock_cond_init(&cond);
+    pthread_mutex_lock(&lock);
+    while (clock_cond_wait(&cond, &lock, start_ns + 20000000))
+        ;
+    pthread_mutex_unlock(&lock);
+    /* one that went by the wall clock would find that long past, or far ahead */
+    CHECK(clock_ms_since(start_ns) >= 20);
+    CHECK(clock_ms_since(start_ns) < 20000);
+    pthread_cond_destroy(&cond);
+}
+
 static void files_are_written_whole_or_not_at_all(void)
 {
     struct file_writer *w;
@@ -235,6 +252,7 @@ int main(void)
     RUN(text_for_a_terminal);
     RUN(sizes_do_not_overflow);
     RUN(time_goes_on);
+    RUN(waits_end_by_this_clock);
     RUN(files_are_written_whole_or_not_at_all);
     RUN(what_is_no_file_is_written_through);
     RUN(old_temporary_files_do_not_matter);
