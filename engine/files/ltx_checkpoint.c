@@ -37,6 +37,7 @@ struct ltx_checkpoint {
     struct ltx_config config;
     const char *model_version; /* in a file's metadata; or NULL */
     char *gemma_version;       /* or NULL */
+    const char *random;        /* a file's LTX_RANDOM_KEY; or NULL */
 };
 
 const char *ltx_modality_name(enum ltx_modality modality)
@@ -328,6 +329,19 @@ out:
     return rc;
 }
 
+static int read_random(struct ltx_checkpoint *c, int file, struct error *err)
+{
+    const char *text = safetensors_metadata(c->files[file], LTX_RANDOM_KEY);
+
+    if (text == NULL)
+        return OK;
+    if (strlen(text) > VERSION_MAX || !tensor_name_is_sound(text, strlen(text)))
+        return error_set(err, ERR_FORMAT, "%s: metadata %s is no line of text", c->names[file],
+                         LTX_RANDOM_KEY);
+    c->random = text;
+    return OK;
+}
+
 int ltx_checkpoint_check_gemma(const struct ltx_checkpoint *c, const char *model_type,
                                const char *gemma_version, struct error *err)
 {
@@ -472,7 +486,7 @@ static int read_metadata(struct ltx_checkpoint *c, struct error *err)
         (rc = check_version_text(c->model_version, c->names[file], "model_version", err)) != OK)
         return rc;
     for (int f = 0; f < c->n_files; f++)
-        if ((rc = read_gemma_version(c, f, err)) != OK)
+        if ((rc = read_gemma_version(c, f, err)) != OK || (rc = read_random(c, f, err)) != OK)
             return rc;
     if ((rc = settle_audio(c, err)) != OK || (rc = read_registers(c, LTX_VIDEO, err)) != OK)
         return rc;
@@ -534,6 +548,11 @@ const char *ltx_checkpoint_model_version(const struct ltx_checkpoint *c)
 const char *ltx_checkpoint_gemma_version(const struct ltx_checkpoint *c)
 {
     return c->gemma_version;
+}
+
+const char *ltx_checkpoint_random(const struct ltx_checkpoint *c)
+{
+    return c->random;
 }
 
 /* The file that holds the part to which a name belongs; -1: there is none. */

@@ -67,6 +67,11 @@ const struct ltx_config *ltx_checkpoint_config(const struct ltx_checkpoint *c);
 const char *ltx_checkpoint_model_version(const struct ltx_checkpoint *c); /* "2.5.0"; or NULL */
 const char *ltx_checkpoint_gemma_version(const struct ltx_checkpoint *c); /* asked for; or NULL */
 
+/* Metadata of checkpoints that `prompt-encoder random-ltx` makes: "seed 1". */
+#define LTX_RANDOM_KEY "prompt_encoder_random_weights"
+/* Its value, of any of the files: the weights are random numbers, and what they encode means nothing; or NULL. */
+const char *ltx_checkpoint_random(const struct ltx_checkpoint *c);
+
 /* Whether this checkpoint was made for that Gemma (ltx-core, _check_gemma_version): one that names
  * a gemma_version needs exactly it, an older one needs a gemma3. `model_type` as config.json has
  * it; `gemma_version` its top-level entry, NULL where there is none.
