@@ -685,7 +685,7 @@ out:
     return rc;
 }
 
-int expected_write(const char *path, struct engine *e, const struct engine_prompt *prompts,
+int expected_write(struct file_writer *w, struct engine *e, const struct engine_prompt *prompts,
                    int n_prompts, const char *made_by, struct error *err)
 {
     const struct safetensors_metadata metadata = {"made_by", made_by};
@@ -693,7 +693,6 @@ int expected_write(const char *path, struct engine *e, const struct engine_promp
     struct plan plan = {.entries = calloc(cap, sizeof(*plan.entries)),
                         .names = calloc(cap, sizeof(*plan.names))};
     struct buf header = {.max = 16u << 20};
-    struct file_writer *w = NULL;
     int rc;
 
     if (n_prompts > MAX_PROMPTS) {
@@ -706,8 +705,7 @@ int expected_write(const char *path, struct engine *e, const struct engine_promp
     }
     for (int i = 0; i < n_prompts; i++)
         plan_prompt(&plan, i, (size_t)prompts[i].n, engine_info(e));
-    if ((rc = file_writer_open(&w, path, err)) != OK ||
-        (rc = safetensors_write_header(&header, plan.entries, plan.n, &metadata, 1, err)) != OK ||
+    if ((rc = safetensors_write_header(&header, plan.entries, plan.n, &metadata, 1, err)) != OK ||
         (rc = file_writer_append(w, header.data, header.len, err)) != OK)
         goto out;
     for (int i = 0; i < n_prompts; i++)
@@ -715,7 +713,6 @@ int expected_write(const char *path, struct engine *e, const struct engine_promp
             goto out;
     rc = file_writer_commit(w, err);
 out:
-    file_writer_close(w);
     buf_free(&header);
     free(plan.entries);
     free(plan.names);

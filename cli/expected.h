@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 
 struct expected;
+struct file_writer;
 
 /* `path`, and the JSON file of the same name beside it where there is one (token ids, and what the
  * reference loses in bfloat16).
@@ -40,7 +41,7 @@ int expected_check(const struct expected *x, struct engine *e, enum dtype comput
                    double bound, struct verdict verdicts[EXPECTED_MAX_VERDICTS], int *n_verdicts,
                    struct error *err);
 
-/* Writes what this engine makes of the prompts (their requests are not read) to a file for
- * expected_open(), complete or not at all. `made_by` goes into its metadata. */
-int expected_write(const char *path, struct engine *e, const struct engine_prompt *prompts,
+/* Writes what this engine makes of the prompts (their requests are not read) as a file for
+ * expected_open(), and commits it. `made_by` goes into its metadata. */
+int expected_write(struct file_writer *w, struct engine *e, const struct engine_prompt *prompts,
                    int n_prompts, const char *made_by, struct error *err);

@@ -101,11 +101,13 @@ static void print_verdict(const struct verdict *v, struct sums *sums, bool quiet
                            : "MISS");
 }
 
-static void print_head(const char *title, const struct engine_settings *s)
+static void print_head(const char *title, const struct settings *s)
 {
-    printf("%s: %s, %s\n", title, engine_settings_backend(s), engine_settings_compute(s));
-    printf("%-13s %6s %6s  %-16s %8s %8s\n", "level", "prompt", "tokens", "worst", "error",
-           "bound");
+    printf("%s: %s, %s\n", title, engine_settings_backend(&s->engine),
+           engine_settings_compute(&s->engine));
+    if (!s->quiet)
+        printf("%-13s %6s %6s  %-16s %8s %8s\n", "level", "prompt", "tokens", "worst", "error",
+               "bound");
 }
 
 /* All prompts of a file. */
@@ -236,11 +238,12 @@ static int verify_fixture(const char *dir, const struct fixture *f, bool with_to
         (rc = open_engine(&e, s, model, ltx, NULL, err)) != OK)
         goto out;
     snprintf(title, sizeof(title), "%s with %s", f->model, f->ltx);
-    print_head(title, &s->engine);
+    print_head(title, s);
     if ((with_tokens && (rc = check_tokens(x, model, dir, sums, s->quiet, err)) != OK) ||
         (rc = check_all(x, e, s, bound, sums, err)) != OK)
         goto out;
-    printf("\n");
+    if (!s->quiet)
+        printf("\n");
 out:
     engine_close(e);
     expected_close(x);
@@ -291,10 +294,11 @@ static int verify_model(const struct settings *s, double bound, struct sums *sum
 
     if ((rc = expected_open(&x, s->expected, err)) != OK || (rc = load(&e, s, err)) != OK)
         goto out;
-    print_head(s->engine.model, &s->engine);
+    print_head(s->engine.model, s);
     if ((rc = check_all(x, e, s, bound, sums, err)) != OK)
         goto out;
-    printf("\n");
+    if (!s->quiet)
+        printf("\n");
     if (sums->n_checks == 0 && sums->n_unjudged == 0)
         rc = error_set(err, ERR_FORMAT, "%s: holds nothing that this model makes%s", s->expected,
                        engine_info(e)->extractor == 0 ? " (without --ltx: hidden states)" : "");
@@ -314,6 +318,7 @@ static int write_expected(const struct settings *s, char *const *arguments, int 
     struct prompts prompts = {0};
     struct tokenizer *tokenizer = NULL;
     struct engine_prompt *list = NULL;
+    struct file_writer *w = NULL;
     struct engine *e = NULL;
     char made_by[100];
     int rc;
@@ -323,6 +328,7 @@ static int write_expected(const struct settings *s, char *const *arguments, int 
         n_arguments = sizeof(usual_prompts) / sizeof(usual_prompts[0]);
     }
     if ((rc = prompts_read(&prompts, arguments, n_arguments, s->prompts, err)) != OK ||
+        (rc = file_writer_open(&w, s->write, err)) != OK ||
         (rc = engine_load_tokenizer(&tokenizer, s->engine.model, err)) != OK ||
         (rc = prompts_tokenize(&prompts, tokenizer, ENGINE_MAX_TOKENS, err)) != OK ||
         (rc = load(&e, s, err)) != OK)
@@ -335,11 +341,12 @@ static int write_expected(const struct settings *s, char *const *arguments, int 
         list[i] = (struct engine_prompt){prompts.tokens[i].ids, (int)prompts.tokens[i].n, NULL};
     snprintf(made_by, sizeof(made_by), "prompt-encoder %s, %s, %s", PE_VERSION,
              engine_settings_backend(&s->engine), engine_settings_compute(&s->engine));
-    if ((rc = expected_write(s->write, e, list, (int)prompts.n, made_by, err)) != OK)
+    if ((rc = expected_write(w, e, list, (int)prompts.n, made_by, err)) != OK)
         goto out;
     printf("wrote %s: %zu prompts by %s\n", s->write, prompts.n, made_by);
 out:
     free(list);
+    file_writer_close(w);
     engine_close(e);
     tokenizer_free(tokenizer);
     prompts_free(&prompts);
