@@ -68,8 +68,7 @@ static const struct fixture {
 static char *const usual_prompts[] = {
     "",
     "snow",
-    "A red fox runs through fresh snow at dawn, its breath visible in the cold air, the camera "
-    "gliding low beside it.",
+    "A red fox runs through fresh snow at dawn, its breath visible, the camera low beside it.",
     "blurry, low quality, distorted, watermark",
     "Ночной поезд, 雪の駅, café, 🦊",
 };
