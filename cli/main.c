@@ -15,6 +15,8 @@ static const struct command {
     {"encode", command_encode, "prompts to tensors, in this process"},
     {"tokenize", command_tokenize, "prompts to token ids, as JSON"},
     {"inspect", command_inspect, "what a model directory or file is"},
+    {"verify", command_verify, "this machine's numbers against expected ones"},
+    {"random-ltx", command_random_ltx, "an LTX checkpoint of random weights, to try things with"},
     {"models", command_models, "the models of a queue, and how to remove one"},
     {"up", command_up, "the whole service on this machine: Redis, engine, HTTP"},
 };
@@ -25,7 +27,7 @@ static void print_help(FILE *out)
                  "Turns prompts into the embeddings that LTX video models read.\n\n"
                  "commands:\n");
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
+        fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].help);
     fprintf(out, "\n'prompt-encoder COMMAND --help' lists a command's options.\n");
 }
 

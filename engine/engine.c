@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/cores.h"
+#include "base/log.h"
 #include "base/size.h"
 #include "engine/files/digest.h"
 #include "engine/files/gemma_config.h"
@@ -215,8 +216,14 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         goto out;
     fill_info(&e->info, e->file);
     config = model_file_config(e->file);
-    if ((rc = open_checkpoint(&e->checkpoint, &e->info, options->ltx, err)) != OK ||
-        (rc = e->ops->open(&e->device, &device_options, err)) != OK ||
+    if ((rc = open_checkpoint(&e->checkpoint, &e->info, options->ltx, err)) != OK)
+        goto out;
+    if (e->checkpoint != NULL && ltx_checkpoint_random(e->checkpoint) != NULL)
+        log_warn("ltx_random",
+                 "file=%s text=\"weights are random (%s): features and embeddings mean nothing\"",
+                 tensor_file_name(ltx_checkpoint_path_at(e->checkpoint, 0)),
+                 ltx_checkpoint_random(e->checkpoint));
+    if ((rc = e->ops->open(&e->device, &device_options, err)) != OK ||
         (rc = gemma_check(config, err)) != OK || (rc = load_weights(e, options, err)) != OK ||
         (rc = gemma_create(&e->gemma, config, e->weights, options->compute, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK ||

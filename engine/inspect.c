@@ -7,6 +7,7 @@
 #include "engine/files/gguf.h"
 #include "engine/files/model_file.h"
 #include "engine/files/safetensors.h"
+#include "engine/inspect_ltx.h"
 #include "engine/model/weights.h"
 #include "tokenizer/tokenizer.h"
 
@@ -141,10 +142,16 @@ static int append_safetensors(struct buf *out, const char *path, bool all, struc
     if ((rc = safetensors_open(&file, path, err)) != OK)
         return rc;
     listing.safetensors = file;
-    if (model_file_open(&m, path, &why) == OK)
-        rc = append_model(out, m, all, err);
-    else if ((rc = buf_printf(out, err, "format      safetensors; cannot be encoded with: %s\n",
-                              why.text)) == OK)
+    if (model_file_open(&m, path, &why) == OK) {
+        if ((rc = append_model(out, m, all, err)) == OK)
+            rc =
+                inspect_ltx(out, path, file, err); /* LTX-2.5 packs the projection with its Gemma */
+    } else if (inspect_ltx_is_one(file)) {
+        if ((rc = buf_printf(out, err, "format      safetensors, LTX checkpoint\n")) == OK &&
+            (rc = inspect_ltx(out, path, file, err)) == OK)
+            rc = append_tensors(out, &listing, all, err);
+    } else if ((rc = buf_printf(out, err, "format      safetensors; cannot be encoded with: %s\n",
+                                why.text)) == OK)
         rc = append_tensors(out, &listing, all, err);
     for (size_t i = 0; rc == OK && i < safetensors_n_metadata(file); i++) {
         const char *key, *value;

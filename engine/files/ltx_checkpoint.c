@@ -37,6 +37,7 @@ struct ltx_checkpoint {
     struct ltx_config config;
     const char *model_version; /* in a file's metadata; or NULL */
     char *gemma_version;       /* or NULL */
+    const char *random;        /* a file's LTX_RANDOM_KEY; or NULL */
 };
 
 const char *ltx_modality_name(enum ltx_modality modality)
@@ -328,6 +329,19 @@ out:
     return rc;
 }
 
+static int read_random(struct ltx_checkpoint *c, int file, struct error *err)
+{
+    const char *text = safetensors_metadata(c->files[file], LTX_RANDOM_KEY);
+
+    if (text == NULL)
+        return OK;
+    if (strlen(text) > VERSION_MAX || !tensor_name_is_sound(text, strlen(text)))
+        return error_set(err, ERR_FORMAT, "%s: metadata %s is no line of text", c->names[file],
+                         LTX_RANDOM_KEY);
+    c->random = text;
+    return OK;
+}
+
 int ltx_checkpoint_check_gemma(const struct ltx_checkpoint *c, const char *model_type,
                                const char *gemma_version, struct error *err)
 {
@@ -380,7 +394,7 @@ static void all_names(const struct ltx_checkpoint *c, char *out, size_t cap)
              c->n_files > 1 ? c->names[1] : "");
 }
 
-static int find_parts(struct ltx_checkpoint *c, struct error *err)
+static int find_parts(struct ltx_checkpoint *c, bool connectors_alone, struct error *err)
 {
     char names[256];
 
@@ -396,7 +410,7 @@ static int find_parts(struct ltx_checkpoint *c, struct error *err)
                          "%s: no tensors %s*: the connectors are missing (another file may hold "
                          "them: give both)",
                          names, part_prefix(LTX_VIDEO));
-    if (c->of[PART_PROJECTION] < 0)
+    if (c->of[PART_PROJECTION] < 0 && !connectors_alone)
         return error_set(err, ERR_FORMAT,
                          "%s: no tensors %s*: the projection is missing (another file may hold it: "
                          "give both)",
@@ -440,8 +454,8 @@ static int settle_audio(struct ltx_checkpoint *c, struct error *err)
     const char *projection = PROJECTION "audio_aggregate_embed.weight";
     bool connector = c->of[LTX_AUDIO] >= 0, projected = ltx_checkpoint_find(c, NULL, projection);
 
-    if (c->config.extractor == LTX_EXTRACTOR_V1)
-        projected = connector; /* one projection serves both */
+    if (c->config.extractor == LTX_EXTRACTOR_V1 || !ltx_checkpoint_has_projection(c))
+        projected = connector; /* one projection serves both, or nothing is known of it */
     if (connector && !projected)
         return error_set(err, ERR_FORMAT, "%s: %s: no such tensor, but there is an audio connector",
                          c->names[c->of[PART_PROJECTION]], projection);
@@ -472,15 +486,15 @@ static int read_metadata(struct ltx_checkpoint *c, struct error *err)
         (rc = check_version_text(c->model_version, c->names[file], "model_version", err)) != OK)
         return rc;
     for (int f = 0; f < c->n_files; f++)
-        if ((rc = read_gemma_version(c, f, err)) != OK)
+        if ((rc = read_gemma_version(c, f, err)) != OK || (rc = read_random(c, f, err)) != OK)
             return rc;
     if ((rc = settle_audio(c, err)) != OK || (rc = read_registers(c, LTX_VIDEO, err)) != OK)
         return rc;
     return c->config.has_audio ? read_registers(c, LTX_AUDIO, err) : OK;
 }
 
-int ltx_checkpoint_open(struct ltx_checkpoint **out, const char *const *paths, int n_paths,
-                        struct error *err)
+static int open_files(struct ltx_checkpoint **out, const char *const *paths, int n_paths,
+                      bool connectors_alone, struct error *err)
 {
     struct ltx_checkpoint *c;
     int rc = OK;
@@ -500,13 +514,24 @@ int ltx_checkpoint_open(struct ltx_checkpoint **out, const char *const *paths, i
         c->names[f] = tensor_file_name(c->paths[f]);
         c->n_files++;
     }
-    if ((rc = find_parts(c, err)) != OK || (rc = read_metadata(c, err)) != OK)
+    if ((rc = find_parts(c, connectors_alone, err)) != OK || (rc = read_metadata(c, err)) != OK)
         goto out;
     *out = c;
     c = NULL; /* handed over */
 out:
     ltx_checkpoint_close(c);
     return rc;
+}
+
+int ltx_checkpoint_open(struct ltx_checkpoint **out, const char *const *paths, int n_paths,
+                        struct error *err)
+{
+    return open_files(out, paths, n_paths, false, err);
+}
+
+int ltx_checkpoint_open_connectors(struct ltx_checkpoint **out, const char *path, struct error *err)
+{
+    return open_files(out, &path, 1, true, err);
 }
 
 void ltx_checkpoint_close(struct ltx_checkpoint *c)
@@ -526,6 +551,11 @@ const struct ltx_config *ltx_checkpoint_config(const struct ltx_checkpoint *c)
     return &c->config;
 }
 
+bool ltx_checkpoint_has_projection(const struct ltx_checkpoint *c)
+{
+    return c->of[PART_PROJECTION] >= 0;
+}
+
 const char *ltx_checkpoint_model_version(const struct ltx_checkpoint *c)
 {
     return c->model_version;
@@ -534,6 +564,11 @@ const char *ltx_checkpoint_model_version(const struct ltx_checkpoint *c)
 const char *ltx_checkpoint_gemma_version(const struct ltx_checkpoint *c)
 {
     return c->gemma_version;
+}
+
+const char *ltx_checkpoint_random(const struct ltx_checkpoint *c)
+{
+    return c->random;
 }
 
 /* The file that holds the part to which a name belongs; -1: there is none. */

@@ -61,11 +61,21 @@ int ltx_config_from_json(struct ltx_config *out, const void *json, size_t size, 
  */
 int ltx_checkpoint_open(struct ltx_checkpoint **out, const char *const *paths, int n_paths,
                         struct error *err);
+/* To look at: the connectors of a file that may lack the projection. */
+int ltx_checkpoint_open_connectors(struct ltx_checkpoint **out, const char *path,
+                                   struct error *err);
 void ltx_checkpoint_close(struct ltx_checkpoint *c); /* NULL is fine */
 
 const struct ltx_config *ltx_checkpoint_config(const struct ltx_checkpoint *c);
+bool ltx_checkpoint_has_projection(const struct ltx_checkpoint *c);
 const char *ltx_checkpoint_model_version(const struct ltx_checkpoint *c); /* "2.5.0"; or NULL */
 const char *ltx_checkpoint_gemma_version(const struct ltx_checkpoint *c); /* asked for; or NULL */
+
+/* Metadata of checkpoints that `prompt-encoder random-ltx` makes: "seed 1". */
+#define LTX_RANDOM_KEY "prompt_encoder_random_weights"
+/* Its value, of any of the files: the weights are random numbers, and what they encode means
+ * nothing; or NULL. */
+const char *ltx_checkpoint_random(const struct ltx_checkpoint *c);
 
 /* Whether this checkpoint was made for that Gemma (ltx-core, _check_gemma_version): one that names
  * a gemma_version needs exactly it, an older one needs a gemma3. `model_type` as config.json has

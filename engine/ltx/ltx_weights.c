@@ -343,9 +343,10 @@ static int load_all(struct loader *l, struct error *err)
 {
     const struct ltx_config *c = &l->w->config;
     int n_modalities = c->has_audio ? LTX_N_MODALITIES : 1, rc;
+    bool only_connectors = l->listing && !ltx_checkpoint_has_projection(l->checkpoint);
 
     for (int m = 0; m < n_modalities; m++) {
-        if ((m == LTX_VIDEO || c->extractor == LTX_EXTRACTOR_V2) &&
+        if (!only_connectors && (m == LTX_VIDEO || c->extractor == LTX_EXTRACTOR_V2) &&
             (rc = load_projection(l, (enum ltx_modality)m, err)) != OK)
             return rc;
         if ((rc = load_connector(l, (enum ltx_modality)m, err)) != OK)

@@ -48,9 +48,10 @@ struct ltx_weights {
 typedef void ltx_progress_fn(void *arg, uint64_t bytes_done);
 
 /* Finds and checks every tensor that ltx_weights_load() would read, for a Gemma of S hidden states
- * of width D. *tensors [*n] belongs to the caller (free); the views are valid until the checkpoint
- * is closed. ERR_FORMAT: one is missing, has another shape (made for another Gemma, for example),
- * or is there and contradicts the config. */
+ * of width D; of ltx_checkpoint_open_connectors(), those of the connectors. *tensors [*n] belongs
+ * to the caller (free); the views are valid until the checkpoint is closed. ERR_FORMAT: one is
+ * missing, has another shape (made for another Gemma, for example), or is there and contradicts the
+ * config. */
 int ltx_weights_find(const struct ltx_checkpoint *checkpoint, int S, int D, struct tensor **tensors,
                      size_t *n, struct error *err);
 

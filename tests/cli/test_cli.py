@@ -465,7 +465,7 @@ class Inspect(Case):
 class Program(Case):
     def test_help(self):
         self.assertIn("encode", self.good("--help"))
-        for command in ("encode", "tokenize", "inspect", "models", "up"):
+        for command in ("encode", "tokenize", "inspect", "verify", "random-ltx", "models", "up"):
             self.assertIn(f"usage: prompt-encoder {command} ", self.good(command, "--help"))
         self.assertRegex(self.good("--version"), r"^prompt-encoder \d+\.\d+\.\d+\n$")
 

@@ -1,6 +1,6 @@
-/* Any bytes as a model in one file, packed safetensors or GGUF: engine_inspect() opens it, reads
- * its settings and its tokenizer, looks for every tensor and lists them all. It writes its text or
- * fails with a sentence. */
+/* Any bytes as a model in one file, packed safetensors, GGUF or an LTX checkpoint: engine_inspect()
+ * opens it, reads its settings and its tokenizer, looks for every tensor and lists them all. It
+ * writes its text or fails with a sentence. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -367,6 +367,11 @@ static void version_with_a_line(struct edit *f)
     edit_set_metadata(f, "model_version", "2.3\nx");
 }
 
+static void random_with_a_line(struct edit *f)
+{
+    edit_set_metadata(f, LTX_RANDOM_KEY, "seed 1\nerror all_is_lost");
+}
+
 static void what_lacks_is_named(void)
 {
     refused(V2, NULL, drop_config, "one.safetensors: no metadata config");
@@ -381,12 +386,59 @@ static void what_lacks_is_named(void)
     refused(V2, NULL, version_is_no_text, "gemma_version is an integer, expected a string");
     refused(V2, NULL, version_is_no_json, "metadata gemma_source_checkpoint: bad JSON");
     refused(V2, NULL, version_with_a_line, "metadata model_version is no version");
+    refused(V2, NULL, random_with_a_line, "metadata " LTX_RANDOM_KEY " is no line of text");
     refused(V2, AUDIO BLOCK "1.attn1.k_norm", NULL, "1.attn1.k_norm.weight: no such tensor");
     refused(V2, VIDEO BLOCK "0.ff.net.2.bias", NULL, "0.ff.net.2.bias: no such tensor");
     refused(V2, VIDEO BLOCK "1.attn1.to_gate_logits.bias", NULL, "to_gate_logits.bias: no such");
     refused(V2, "text_embedding_projection.video_aggregate_embed.bias", NULL,
             "text_embedding_projection.video_aggregate_embed.bias: no such tensor");
     refused(V1, "text_embedding_projection.", NULL, "the projection is missing");
+}
+
+/* Either file of a pair may be the random one. */
+static void random_ones_say_so(void)
+{
+    struct ltx_checkpoint *c;
+    struct edit f;
+
+    CHECK_OK(open_paths(&c, V2, NULL));
+    CHECK(ltx_checkpoint_random(c) == NULL);
+    ltx_checkpoint_close(c);
+    edit_load(&f, V2);
+    edit_remove(&f, "model.diffusion_model.");
+    edit_set_metadata(&f, LTX_RANDOM_KEY, "seed 3");
+    edit_write(&f, ONE, 0);
+    edit_free(&f);
+    CHECK_OK(open_paths(&c, V2, ONE));
+    CHECK_TEXT(ltx_checkpoint_random(c), "seed 3");
+    ltx_checkpoint_close(c);
+}
+
+/* Connectors without a projection can be looked at, and are never taken for a whole. */
+static void connectors_alone(void)
+{
+    struct ltx_checkpoint *c;
+    struct tensor *tensors;
+    struct edit f;
+    size_t n, n_whole;
+
+    CHECK_OK(ltx_checkpoint_open_connectors(&c, V2, &err));
+    CHECK(ltx_checkpoint_has_projection(c));
+    CHECK_OK(ltx_weights_find(c, 8, 128, &tensors, &n_whole, &err));
+    free(tensors);
+    ltx_checkpoint_close(c);
+    edit_load(&f, V2);
+    edit_remove(&f, "text_embedding_projection.");
+    edit_write(&f, ONE, 0);
+    edit_free(&f);
+    CHECK_ERR(open_paths(&c, ONE, NULL), ERR_FORMAT, "the projection is missing");
+    CHECK_OK(ltx_checkpoint_open_connectors(&c, ONE, &err));
+    CHECK(!ltx_checkpoint_has_projection(c));
+    CHECK(ltx_checkpoint_config(c)->has_audio);
+    CHECK_OK(ltx_weights_find(c, 8, 128, &tensors, &n, &err));
+    CHECK_INT(n, n_whole - 4);
+    free(tensors);
+    ltx_checkpoint_close(c);
 }
 
 /* A checkpoint made for a Gemma of another size, in one sentence. */
@@ -647,6 +699,8 @@ int main(void)
     RUN(the_first_file_wins);
     RUN(a_model_without_audio_is_whole);
     RUN(what_lacks_is_named);
+    RUN(random_ones_say_so);
+    RUN(connectors_alone);
     RUN(another_gemma_is_named);
     RUN(not_to_be_read);
     RUN(versions_must_agree);
