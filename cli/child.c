@@ -54,6 +54,8 @@ static void become(const struct child *c, int log, int report, pid_t parent)
     setrlimit(RLIMIT_CORE, &no_core); /* what they hold of prompts stays in memory */
     if (getppid() != parent)          /* it died before we asked */
         _exit(EXIT_FAILURE);
+    if (c->keeps > 0 && fcntl(c->keeps, F_SETFD, 0) != 0)
+        _exit(EXIT_FAILURE);
     if (dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0)
         execvp(c->argv[0], c->argv);
     why = errno;
@@ -134,6 +136,21 @@ out:
     return rc;
 }
 
+bool child_has_ended(struct child *c, char *how, size_t cap)
+{
+    int status = 0;
+
+    if (c->pid == 0 || waitpid(c->pid, &status, WNOHANG) != c->pid)
+        return false;
+    c->pid = 0;
+    child_last_words(c, how, cap);
+    if (WIFSIGNALED(status)) /* what it said last has nothing to do with it */
+        snprintf(how, cap, "signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else if (how[0] == '\0')
+        snprintf(how, cap, "status %d, and it said nothing", WEXITSTATUS(status));
+    return true;
+}
+
 void child_ended(struct child *c)
 {
     int64_t wait_ms = BACKOFF_MIN_MS;
@@ -143,7 +160,6 @@ void child_ended(struct child *c)
         wait_ms *= 2;
     if (wait_ms > BACKOFF_MAX_MS)
         wait_ms = BACKOFF_MAX_MS;
-    c->pid = 0;
     c->restart_at_ns = clock_now_ns() + (c->n_deaths == 0 ? 0 : wait_ms * 1000000);
 }
 

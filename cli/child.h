@@ -18,6 +18,7 @@ struct child {
     char words[CHILD_ARG_BYTES]; /* what argv points into */
     size_t words_len;
     char log[512]; /* path */
+    int keeps;     /* a descriptor that it gets too, as a lock that lives as long; 0: none */
     pid_t pid;     /* 0: not running */
     int64_t started_ns, restart_at_ns;
     int n_deaths; /* in a row, each within a minute of its start */
@@ -34,8 +35,11 @@ int child_start(struct child *c, struct error *err);
  * "<log>.1", over what that held. What is written in between may be lost. */
 int child_rotate_log(const struct child *c, int64_t max_bytes, struct error *err);
 
-/* Notes that it ended, and when it may start again: at once after a long life, later and later
- * after short ones. */
+/* Whether it ended since it was asked last. Then *how says in what way, for a message: the last
+ * line of its log, or the signal that killed it. Reaps it. */
+bool child_has_ended(struct child *c, char *how, size_t cap);
+/* Notes when one that ended may start again: at once after a long life, later and later after
+ * short ones. */
 void child_ended(struct child *c);
 
 /* SIGTERM, up to grace_ms for it to end, then SIGKILL. Reaps it. */

@@ -222,6 +222,7 @@ int command_models(int argc, char **argv, struct error *err)
     struct settings settings = {0};
     struct model_card *cards = NULL;
     struct redis *redis = NULL;
+    char left_out[1024];
     int64_t now_ms = 0;
     size_t n;
     bool help;
@@ -242,9 +243,11 @@ int command_models(int argc, char **argv, struct error *err)
         return error_set(err, ERR_MEM, "models: no memory");
     if ((rc = redis_open(&redis, settings.redis_queue, (int)settings.redis_timeout_ms, err)) !=
             OK ||
-        (rc = card_list(redis, cards, CARD_MAX, &n, err)) != OK ||
+        (rc = card_list(redis, cards, CARD_MAX, &n, left_out, sizeof(left_out), err)) != OK ||
         (rc = read_clock(redis, &now_ms, err)) != OK)
         goto out;
+    if (left_out[0] != '\0')
+        fprintf(stderr, "left out: %s\n", left_out);
     rc = settings.remove != NULL ? remove_card(&settings, redis, cards, n, err)
                                  : list(&settings, cards, n, now_ms, err);
 out:

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/listen.h"
 #include "base/options.h"
 #include "cli/child.h"
 #include "cli/commands.h"
@@ -65,6 +66,7 @@ static const int grace_ms[N_CHILDREN] = {5000, 5000, 110000, 45000};
 enum { SERVICE_LISTEN_ARG = 1 }; /* place in the service's command line */
 enum { LOG_MAX = 8 << 20, LOG_TICKS = 50 /* between two looks at the logs */ };
 enum { START_MS = 600000, REDIS_START_MS = 30000, TICK_MS = 100, SECRET_BYTES = 32 };
+enum { LOCK_MS = 2000 /* for what an `up` that was killed leaves behind to end */ };
 
 struct up {
     struct settings settings;
@@ -119,17 +121,23 @@ static int choose_state(struct up *u, struct error *err)
     return OK;
 }
 
-/* One `up` a state folder: the lock goes with the process. */
+/* One `up` a state folder: the lock goes with the process, and with the Redis servers that it
+ * started: when it is killed, they take a moment to end, and two must not write one file. */
 static int lock_state(struct up *u, struct error *err)
 {
+    const struct timespec tick = {0, TICK_MS * 1000000L};
+    int64_t start = clock_now_ns();
     char path[512];
 
     snprintf(path, sizeof(path), "%s/lock", u->state);
     if ((u->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) < 0)
         return error_set(err, ERR_IO, "%s: %s", path, strerror(errno));
-    if (flock(u->lock, LOCK_EX | LOCK_NB) != 0)
-        return error_set(err, ERR_BUSY, "%s: another 'prompt-encoder up' uses it; give --state DIR",
-                         u->state);
+    while (flock(u->lock, LOCK_EX | LOCK_NB) != 0) {
+        if (clock_ms_since(start) > LOCK_MS)
+            return error_set(err, ERR_BUSY,
+                             "%s: another 'prompt-encoder up' uses it; give --state DIR", u->state);
+        nanosleep(&tick, NULL);
+    }
     return OK;
 }
 
@@ -186,6 +194,7 @@ static int describe_redis(struct up *u, int which, const char *name, int64_t mb,
     int rc;
 
     name_child(u, which, name);
+    c->keeps = u->lock;
     snprintf(folder, sizeof(folder), "%s/%s", u->state, name);
     if ((rc = file_make_folder(folder, err)) != OK)
         return rc;
@@ -268,6 +277,33 @@ static int describe_service(struct up *u, struct error *err)
 
 /* ---- starting ---- */
 
+/* That an address cannot be had is better known before a model is loaded. */
+static int check_address(const char *address, bool must_be_local, struct error *err)
+{
+    struct listener l;
+    int rc;
+
+    if ((rc = listen_open(&l, address, 1, err)) != OK)
+        return rc;
+    if (must_be_local && !l.is_local)
+        rc = error_set(err, ERR_INPUT,
+                       "%s can be reached from other machines, and there are no API keys: listen "
+                       "on 127.0.0.1 or unix:PATH",
+                       l.text);
+    listen_close(&l);
+    return rc;
+}
+
+static int check_addresses(const struct settings *s, struct error *err)
+{
+    int rc;
+
+    if ((rc = check_address(s->listen, true, err)) != OK ||
+        (rc = check_address(s->admin_listen, false, err)) != OK)
+        return rc;
+    return check_address(s->engine_admin_listen, false, err);
+}
+
 /* Sleeps a tick; true when Ctrl-C or SIGTERM came. */
 static bool interrupted(const struct up *u)
 {
@@ -280,14 +316,12 @@ static bool interrupted(const struct up *u)
 /* A child that ended before it was ready will not get better by itself. */
 static int check_alive(struct child *c, struct error *err)
 {
-    char words[400];
+    char how[400];
 
-    if (c->pid == 0 || waitpid(c->pid, NULL, WNOHANG) == 0)
+    if (!child_has_ended(c, how, sizeof(how)))
         return OK;
-    c->pid = 0;
-    child_last_words(c, words, sizeof(words));
-    return error_set(err, ERR_IO, "the %s ended before it was ready: %s (%s)", c->name,
-                     words[0] != '\0' ? words : "it said nothing", c->log);
+    return error_set(err, ERR_IO, "the %s ended before all was ready: %s (%s)", c->name, how,
+                     c->log);
 }
 
 static int wait_for_redis(struct up *u, int which, bool *stop, struct error *err)
@@ -342,8 +376,9 @@ static int wait_for_ready(struct up *u, int which, char *address, size_t cap, ch
             return OK;
         }
         buf_free(&text);
-        if ((rc = check_alive(c, err)) != OK)
-            return rc;
+        for (int i = QUEUE; i <= which; i++) /* in the order in which one ends for the other */
+            if ((rc = check_alive(&u->children[i], err)) != OK)
+                return rc;
         if (clock_ms_since(start) > START_MS)
             return error_set(err, ERR_TIME, "the %s is not ready after %d s (%s)", c->name,
                              START_MS / 1000, c->log);
@@ -428,12 +463,11 @@ static void reap(struct up *u)
 {
     for (int i = 0; i < N_CHILDREN; i++) {
         struct child *c = &u->children[i];
-        char words[400];
-        if (c->pid == 0 || waitpid(c->pid, NULL, WNOHANG) != c->pid)
+        char how[400];
+        if (!child_has_ended(c, how, sizeof(how)))
             continue;
-        child_last_words(c, words, sizeof(words));
         child_ended(c);
-        fprintf(stderr, "the %s ended and is started again: %s\n", c->name, words);
+        fprintf(stderr, "the %s ended and is started again: %s\n", c->name, how);
     }
 }
 
@@ -493,7 +527,8 @@ int command_up(int argc, char **argv, struct error *err)
     sigaddset(&u->signals, SIGCHLD);
     sigprocmask(SIG_BLOCK, &u->signals, NULL);
     if ((rc = choose_state(u, err)) != OK || (rc = lock_state(u, err)) != OK ||
-        (rc = make_secret(u, err)) != OK || (rc = find_programs(u, err)) != OK ||
+        (rc = check_addresses(&u->settings, err)) != OK || (rc = make_secret(u, err)) != OK ||
+        (rc = find_programs(u, err)) != OK ||
         (rc = describe_redis(u, QUEUE, "queue", u->settings.queue_mb, err)) != OK ||
         (rc = describe_redis(u, CACHE, "cache", u->settings.cache_mb, err)) != OK ||
         (rc = describe_engine(u, err)) != OK || (rc = describe_service(u, err)) != OK)

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "jobs/json_fields.h"
 #include "jobs/redis.h"
 #include "jobs/reply.h"
@@ -377,10 +376,13 @@ static bool find_time(int64_t *out, const redisReply *times, const redisReply *n
 }
 
 /* `all`: [TIME, cards, first, seen]. */
-static void read_all(struct model_card *out, size_t *n, const redisReply *all, int64_t now_ms)
+static void read_all(struct model_card *out, size_t *n, char *left_out, size_t left_out_cap,
+                     const redisReply *all, int64_t now_ms)
 {
     const redisReply *cards = all->element[1];
+    size_t len = 0;
 
+    left_out[0] = '\0';
     for (size_t i = 0; i < cards->elements / 2; i++) {
         struct model_card *c = &out[*n];
         struct error why = {0};
@@ -390,7 +392,9 @@ static void read_all(struct model_card *out, size_t *n, const redisReply *all, i
                          !find_time(&c->seen_ms, all->element[3], cards->element[2 * i])))
             rc = error_set(&why, ERR_FORMAT, "card %s: nobody knows when it was registered", c->id);
         if (rc != OK) { /* one of another version, say: the others are good all the same */
-            log_warn("card_unreadable", "text=\"%s\"", why.text);
+            if (len < left_out_cap)
+                len += (size_t)snprintf(left_out + len, left_out_cap - len, "%s%s",
+                                        len > 0 ? "; " : "", why.text);
             continue;
         }
         c->is_live = now_ms - c->seen_ms < CARD_LIVE_MS;
@@ -427,7 +431,8 @@ static int get_all(struct redis *q, redisReply **out, int64_t *now_ms, struct er
                      redis_address(q));
 }
 
-int card_list(struct redis *q, struct model_card *out, size_t cap, size_t *n, struct error *err)
+int card_list(struct redis *q, struct model_card *out, size_t cap, size_t *n, char *left_out,
+              size_t left_out_cap, struct error *err)
 {
     struct model_card *all;
     redisReply *reply;
@@ -443,7 +448,7 @@ int card_list(struct redis *q, struct model_card *out, size_t cap, size_t *n, st
         freeReplyObject(reply);
         return error_set(err, ERR_MEM, "card: no memory for %zu cards", n_pairs);
     }
-    read_all(all, &count, reply, now_ms);
+    read_all(all, &count, left_out, left_out_cap, reply, now_ms);
     freeReplyObject(reply);
     qsort(all, count, sizeof(*all), best_first);
     *n = count < cap ? count : cap;

@@ -55,9 +55,11 @@ int card_register(struct redis *q, const struct model_card *card, const void *to
                   size_t tokenizer_size, struct error *err);
 /* The first `cap` cards: the live ones, newest registration first; then the others, last seen
  * first. So an old engine that comes back does not make its weights the newest, and where only old
- * weights are served they come first. One that cannot be read (another version's, say) is left out
- * and logged: the others must be served all the same. */
-int card_list(struct redis *q, struct model_card *out, size_t cap, size_t *n, struct error *err);
+ * weights are served they come first. One that cannot be read (another version's, say) is left out:
+ * the others must be served all the same. `left_out` receives why, a sentence for each as far as
+ * there is room, or "". */
+int card_list(struct redis *q, struct model_card *out, size_t cap, size_t *n, char *left_out,
+              size_t left_out_cap, struct error *err);
 /* *removed false: there was none. A live engine brings its card back. */
 int card_remove(struct redis *q, const char *id, const char *weights, const char *compute,
                 bool *removed, struct error *err);

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,8 @@
 #include "base/log.h"
 #include "jobs/redis.h"
 #include "service/counters.h"
+
+enum { SAID_SIZE = 1024 };
 
 /* A tokenizer that models share, by digest. */
 struct shared_tokenizer {
@@ -30,7 +33,12 @@ struct models {
     bool started;
     _Atomic int64_t last_seen_ns;
     /* the thread's own: */
-    bool was_away; /* to log a change once */
+    /* to log a change once, not at every reading */
+    bool was_away;
+    char left_out[SAID_SIZE], unmeasured[SAID_SIZE];
+    /* whose tokenizers are no good: not asked for again before they are registered again */
+    struct model_card rejected[CARD_MAX];
+    size_t n_rejected;
     int64_t measured_ns;
     struct measured_queue {
         char base[QUEUE_BASE_SIZE];
@@ -166,24 +174,61 @@ static int make_model(struct held_model **out, struct models *m, const struct mo
     return OK;
 }
 
+static bool is_rejected(const struct models *m, const struct model_card *card)
+{
+    for (size_t i = 0; i < m->n_rejected; i++)
+        if (is_same_card(&m->rejected[i], card))
+            return true;
+    return false;
+}
+
+/* The models of those cards that can be used; returns how many. */
+static size_t make_models(struct held_model *list[CARD_MAX], struct models *m,
+                          const struct model_card *cards, size_t n_cards)
+{
+    struct model_card rejected[CARD_MAX];
+    size_t n = 0, n_rejected = 0;
+
+    for (size_t i = 0; i < n_cards; i++) {
+        struct error why = {0};
+        if (is_rejected(m, &cards[i])) {
+            rejected[n_rejected++] = cards[i];
+        } else if (make_model(&list[n], m, &cards[i], &why) == OK) {
+            n++;
+        } else { /* the others are served all the same */
+            log_warn("model_unusable", "id=%s why=\"%s\"", cards[i].id, why.text);
+            if (why.code == ERR_FORMAT)
+                rejected[n_rejected++] = cards[i];
+        }
+    }
+    memcpy(m->rejected, rejected, n_rejected * sizeof(rejected[0]));
+    m->n_rejected = n_rejected;
+    return n;
+}
+
+/* Logs a trouble that is not what was said last; "" is none. */
+static void say_once(char said[SAID_SIZE], const char *text, const char *event)
+{
+    if (strcmp(said, text) != 0 && text[0] != '\0')
+        log_warn(event, "why=\"%s\"", text);
+    snprintf(said, SAID_SIZE, "%s", text);
+}
+
 static int read_cards(struct models *m, struct error *err)
 {
     struct model_card *cards = calloc(CARD_MAX, sizeof(*cards));
     struct held_model *list[CARD_MAX], *old[CARD_MAX];
-    size_t n_cards = 0, n = 0, n_old;
+    char left_out[sizeof(m->left_out)];
+    size_t n_cards = 0, n, n_old;
     int rc;
 
     if (cards == NULL)
         return error_set(err, ERR_MEM, "models: no memory for the cards");
-    if ((rc = card_list(m->redis, cards, CARD_MAX, &n_cards, err)) != OK)
+    if ((rc = card_list(m->redis, cards, CARD_MAX, &n_cards, left_out, sizeof(left_out), err)) !=
+        OK)
         goto out;
-    for (size_t i = 0; i < n_cards; i++) {
-        struct error why = {0};
-        if (make_model(&list[n], m, &cards[i], &why) == OK)
-            n++;
-        else /* the others are served all the same */
-            log_warn("model_unusable", "id=%s why=\"%s\"", cards[i].id, why.text);
-    }
+    say_once(m->left_out, left_out, "cards_left_out");
+    n = make_models(list, m, cards, n_cards);
     pthread_mutex_lock(&m->lock);
     n_old = m->n;
     memcpy(old, m->list, n_old * sizeof(old[0]));
@@ -243,7 +288,8 @@ static int measure_one(struct queue_depth *out, struct models *m, const char *ba
 static int measure(struct models *m, struct error *err)
 {
     struct model_depth depths[CARD_MAX];
-    size_t n = 0;
+    char unmeasured[SAID_SIZE] = "";
+    size_t n = 0, len = 0;
 
     close_queues(m);
     for (size_t i = 0; i < m->n; i++) {
@@ -253,7 +299,9 @@ static int measure(struct models *m, struct error *err)
         if (rc == ERR_IO)
             return error_set(err, rc, "%s", why.text);
         if (rc != OK) { /* the others are measured all the same */
-            log_warn("queue_unmeasured", "id=%s why=\"%s\"", model->card.id, why.text);
+            if (len < sizeof(unmeasured))
+                len += (size_t)snprintf(unmeasured + len, sizeof(unmeasured) - len, "%s%s: %s",
+                                        len > 0 ? "; " : "", model->card.id, why.text);
             continue;
         }
         memcpy(depths[n].id, model->card.id, sizeof(depths[n].id));
@@ -261,6 +309,7 @@ static int measure(struct models *m, struct error *err)
         memcpy(depths[n].compute, model->card.compute, sizeof(depths[n].compute));
         n++;
     }
+    say_once(m->unmeasured, unmeasured, "queues_unmeasured");
     m->measured_ns = clock_now_ns();
     pthread_mutex_lock(&m->lock);
     memcpy(m->depths, depths, n * sizeof(depths[0]));

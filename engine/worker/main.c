@@ -75,6 +75,37 @@ static void signals_block(sigset_t *set)
     signal(SIGPIPE, SIG_IGN);
 }
 
+/* While the model loads nothing is in hand: a signal then ends the process at once, not after the
+ * minutes that a large model takes. */
+struct loading {
+    pthread_t thread;
+    bool started;
+};
+
+static void *end_while_loading(void *set)
+{
+    int number = 0;
+
+    sigwait(set, &number);
+    log_info("stopping", "signal=%d while loading", number);
+    _exit(EXIT_SUCCESS);
+}
+
+static int loading_begin(struct loading *l, sigset_t *signals, struct error *err)
+{
+    l->started = pthread_create(&l->thread, NULL, end_while_loading, signals) == 0;
+    return l->started ? OK : error_set(err, ERR_MEM, "cannot start a thread");
+}
+
+static void loading_end(struct loading *l)
+{
+    if (!l->started)
+        return;
+    l->started = false;
+    pthread_cancel(l->thread); /* sigwait() is where that counts */
+    pthread_join(l->thread, NULL);
+}
+
 /* Until a signal asks for the end, or the worker fails. */
 static void wait_for_end(const sigset_t *set, struct worker *worker)
 {
@@ -143,6 +174,7 @@ int main(int argc, char **argv)
     struct admin *admin = NULL;
     struct registration *registration = NULL;
     const struct model_card *card;
+    struct loading loading = {0};
     struct error err = {0};
     sigset_t signals;
     int64_t start_ns = clock_now_ns();
@@ -169,7 +201,8 @@ int main(int argc, char **argv)
     log_set_level(levels[settings.log_level]);
     setrlimit(RLIMIT_CORE, &no_core); /* prompts do not reach core files */
     signals_block(&signals);          /* before the first thread: all inherit the mask */
-    if ((rc = redis_settings_check(&settings.redis, &err)) != OK ||
+    if ((rc = loading_begin(&loading, &signals, &err)) != OK ||
+        (rc = redis_settings_check(&settings.redis, &err)) != OK ||
         (rc = open_engine(&engine, &settings, &err)) != OK ||
         (rc = proof_run(engine, true, &err)) != OK ||
         (rc = registration_open(&registration, engine, &settings.engine, settings.redis.queue,
@@ -177,6 +210,7 @@ int main(int argc, char **argv)
         (rc = registration_publish(registration, &err)) != OK)
         goto out;
     card = registration_card(registration);
+    loading_end(&loading);
 
     if (settings.name == NULL)
         random_name(name, sizeof(name));
@@ -225,6 +259,7 @@ out:
         fprintf(stderr, "prompt-encoder-engine: %s\n", err.text);
     if (hung)
         _exit(EXIT_FAILURE); /* a thread that hangs cannot be joined */
+    loading_end(&loading);
     admin_stop(admin);
     worker_stop(worker);
     registration_close(registration);

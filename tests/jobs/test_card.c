@@ -107,13 +107,14 @@ static void backdate(const struct model_card *c, int64_t registered_ago_ms, int6
 
 static struct model_card list[CARD_MAX];
 static size_t n_cards;
+static char left_out[512];
 
 /* Lists, and the first letters of their weights must be these. */
 static void check_order(size_t cap, const char *want)
 {
     char got[CARD_MAX + 1] = "";
 
-    CHECK_OK(card_list(q, list, cap, &n_cards, &err));
+    CHECK_OK(card_list(q, list, cap, &n_cards, left_out, sizeof(left_out), &err));
     for (size_t i = 0; i < n_cards; i++)
         got[i] = list[i].weights[0];
     CHECK_TEXT(got, want);
@@ -421,7 +422,8 @@ static void keys_that_are_no_cards(void)
     CHECK_OK(redis_commandf(q, &reply, &err, "SET pe:cards text"));
     freeReplyObject(reply);
     CHECK_ERR(put(&a), ERR_FORMAT, "is no hash");
-    CHECK_ERR(card_list(q, list, CARD_MAX, &n_cards, &err), ERR_FORMAT, "is no hash");
+    CHECK_ERR(card_list(q, list, CARD_MAX, &n_cards, left_out, sizeof(left_out), &err), ERR_FORMAT,
+              "is no hash");
     CHECK_ERR(card_remove(q, "m", a.weights, a.compute, &removed, &err), ERR_INPUT, "WRONGTYPE");
     flush();
     CHECK_OK(put(&a)); /* the connection is in step */

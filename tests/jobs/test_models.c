@@ -2,6 +2,7 @@
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
 
+#include "base/file.h"
 #include "service/models.h"
 #include "tests/check.h"
 #include "tests/jobs/redis_server.h"
@@ -120,6 +121,60 @@ static void figures_stay_while_q_is_away(void)
     models_stop(m);
 }
 
+/* Lines of `path` that hold `words`. */
+static int count_lines(const char *path, const char *words)
+{
+    struct buf text = {.max = 16 << 20};
+    int n = 0;
+
+    CHECK_OK(file_read(&text, path, &err));
+    for (const char *p = text.len > 0 ? text.data : ""; (p = strstr(p, words)) != NULL; p++)
+        n++;
+    buf_free(&text);
+    return n;
+}
+
+static void set_card(const char *field, const char *value)
+{
+    redisReply *reply;
+
+    CHECK_OK(redis_commandf(
+        q, &reply, &err, value != NULL ? "HSET pe:cards %s %s" : "HDEL pe:cards %s", field, value));
+    freeReplyObject(reply);
+}
+
+/* The cards are read every second, tokenizers have megabytes, and a log is read by somebody. */
+static void a_trouble_is_said_once_until_it_changes(void)
+{
+    static const char log[] = PE_SCRATCH_DIR "/test_models.log", junk[] = "no tokenizer";
+    struct model_card bad = card("bad", 'c');
+    unsigned char digest[32];
+    struct models *m;
+    int stderr_fd;
+
+    gnutls_hash_fast(GNUTLS_DIG_SHA256, junk, strlen(junk), digest);
+    for (size_t i = 0; i < sizeof(digest); i++)
+        snprintf(bad.tokenizer + 2 * i, 3, "%02x", digest[i]);
+    CHECK_OK(card_register(q, &bad, junk, strlen(junk), &err));
+    set_card("what:is:this", "{}");
+    unlink(log);
+    CHECK((stderr_fd = dup(STDERR_FILENO)) >= 0 && freopen(log, "a", stderr) != NULL);
+    m = start();
+    sleep_ms(300); /* many readings */
+    CHECK_INT(count_lines(log, "model_unusable"), 1);
+    CHECK_INT(count_lines(log, "cards_left_out"), 1);
+    CHECK_INT(count_lines(log, "card what:is:this"), 1);
+    CHECK_OK(card_register(q, &bad, NULL, 0, &err)); /* it may be better now */
+    set_card("another", "{}");
+    sleep_ms(300);
+    CHECK_INT(count_lines(log, "model_unusable"), 2);
+    CHECK_INT(count_lines(log, "cards_left_out"), 2);
+    models_stop(m);
+    CHECK(dup2(stderr_fd, STDERR_FILENO) >= 0 && close(stderr_fd) == 0);
+    set_card("another", NULL);
+    set_card("what:is:this", NULL);
+}
+
 int main(void)
 {
     struct tokenizer *tokenizer;
@@ -132,6 +187,7 @@ int main(void)
     tokenizer_free(tokenizer);
     RUN(queues_are_measured_without_engines);
     RUN(figures_stay_while_q_is_away);
+    RUN(a_trouble_is_said_once_until_it_changes);
     redis_close(q);
     redis_server_stop(&server);
     buf_free(&compact);

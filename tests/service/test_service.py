@@ -8,6 +8,7 @@ tensors from the token ids, and tensor() below has the same formula.
 """
 import base64
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -1391,7 +1392,7 @@ class Held:
                 threading.Thread(target=self.carry, args=pair, daemon=True).start()
 
     def carry(self, source, sink, wait_while, keep):
-        with source:
+        with contextlib.suppress(OSError), source:
             while data := source.recv(1 << 16):
                 if keep and b"HMGET" in data and self.armed.is_set():
                     self.armed.clear()

@@ -8,6 +8,7 @@ Standard library only. Exit 77 where there is no redis-server.
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -269,9 +270,83 @@ class Up(unittest.TestCase):
         result = subprocess.run([PROGRAM, "up", "--model", TESTS, "--listen", "127.0.0.1:0",
                                  "--state", self.state], capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("the engine ended before it was ready: ", result.stderr)
+        self.assertIn("the engine ended before all was ready: ", result.stderr)
         self.assertIn("config.json", result.stderr)
         self.assertEqual(processes_of(self.state), {})
+
+    def test_an_address_that_others_reach(self):
+        result = subprocess.run([PROGRAM, "up", "--model", TINY, "--listen", "0.0.0.0:0", "--state",
+                                 self.state], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("other machines", result.stderr)
+        self.assertFalse((self.state / "engine.log").exists())
+
+    def start_loading(self):
+        """`up` with a model that never ends to load: its tokenizer is a pipe that nobody fills."""
+        model = self.state / "model"
+        model.mkdir()
+        for name in ("config.json", "model.safetensors"):
+            (model / name).symlink_to(TINY / name)
+        os.mkfifo(model / "tokenizer.json")
+        self.process = subprocess.Popen(
+            [PROGRAM, "up", "--model", model, "--listen", "127.0.0.1:0", "--state", self.state],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return self.wait_for_process("prompt-encoder-engine ")
+
+    def wait_for_process(self, words):
+        for _ in range(300):
+            for pid, line in processes_of(self.state).items():
+                if re.search(words, line):
+                    return pid
+            time.sleep(0.1)
+        self.fail(f"no process of {words}")
+
+    def end(self, seconds):
+        """What it says on stderr, once it has ended."""
+        start = time.monotonic()
+        _, said = self.process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - start, seconds)
+        self.assertEqual(processes_of(self.state), {})
+        return said
+
+    def test_ctrl_c_while_the_model_loads(self):
+        self.start_loading()
+        time.sleep(0.5)
+        self.process.send_signal(signal.SIGINT)
+        self.end(10)
+        self.assertEqual(self.process.returncode, 0)
+
+    def test_a_queue_that_ends_while_the_model_loads(self):
+        self.start_loading()
+        os.kill(self.wait_for_process(r"redis-server.*queue\.sock"), signal.SIGKILL)
+        self.assertIn("the queue ended before", self.end(20))
+        self.assertEqual(self.process.returncode, 1)
+
+    def test_it_says_how_a_child_ended(self):
+        self.start()
+        os.kill(self.wait_for_process("prompt-encoder-service "), signal.SIGKILL)
+        for line in self.process.stderr:
+            if "started again" in line:
+                break
+        self.assertEqual(line, "the service ended and is started again: signal 9 (Killed)\n")
+        self.stop()
+
+    def test_the_state_is_free_once_its_redis_has_ended(self):
+        """Two of them must never write one queue's file."""
+        self.start()
+        redis = self.wait_for_process(r"redis-server.*queue\.sock")
+        os.kill(redis, signal.SIGSTOP)
+        try:
+            self.process.kill()
+            self.process.communicate(timeout=60)
+            second = subprocess.run([PROGRAM, "up", "--model", TINY, "--state", self.state],
+                                    capture_output=True, text=True, timeout=60)
+            self.assertEqual(second.returncode, 1)
+            self.assertIn("another 'prompt-encoder up' uses it", second.stderr)
+        finally:
+            os.kill(redis, signal.SIGCONT)
+        self.start()
+        self.stop()
 
     def test_a_port_in_use(self):
         url = self.start()
@@ -281,6 +356,7 @@ class Up(unittest.TestCase):
                                 capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 1)
         self.assertIn("Address already in use", result.stderr)
+        self.assertFalse((other / "engine.log").exists())  # known before the model is loaded
         self.assertEqual(processes_of(other), {})
         shutil.rmtree(other)
         self.stop()

@@ -13,14 +13,13 @@
 static struct error err;
 static char words[400];
 
-static struct child child_of(const char *script)
+/* In place: the words of its command line lie in it. */
+static void make_child(struct child *c, const char *script)
 {
-    struct child c = {.name = "child", .log = LOG};
-
-    CHECK_OK(child_arg(&c, &err, "sh"));
-    CHECK_OK(child_arg(&c, &err, "-c"));
-    CHECK_OK(child_arg(&c, &err, "%s", script));
-    return c;
+    *c = (struct child){.name = "child", .log = LOG};
+    CHECK_OK(child_arg(c, &err, "sh"));
+    CHECK_OK(child_arg(c, &err, "-c"));
+    CHECK_OK(child_arg(c, &err, "%s", script));
 }
 
 static void check_file(const char *path, const char *want)
@@ -67,6 +66,28 @@ static void its_last_words_are_its_last_line(void)
     CHECK_TEXT(words, "no end");
 }
 
+static void check_end(const char *script, const char *want)
+{
+    const struct timespec tick = {0, 10000000};
+    struct child c;
+
+    unlink(LOG);
+    make_child(&c, script);
+    CHECK_OK(child_start(&c, &err));
+    for (int i = 0; i < 1000 && !child_has_ended(&c, words, sizeof(words)); i++)
+        nanosleep(&tick, NULL);
+    CHECK_TEXT(words, want);
+    CHECK_INT(c.pid, 0);
+    CHECK(!child_has_ended(&c, words, sizeof(words))); /* it is said once */
+}
+
+static void it_says_how_it_ended(void)
+{
+    check_end("echo first; echo why >&2; exit 3", "why");
+    check_end("exit 4", "status 4, and it said nothing");
+    check_end("echo working; kill -9 $$", "signal 9 (Killed)");
+}
+
 /* 1 TiB of zeros, which take no room on the disk: nobody could read them all in the test's time. */
 static void only_the_end_of_a_log_is_read(void)
 {
@@ -89,7 +110,7 @@ static void a_long_log_begins_anew_under_a_running_child(void)
 
     unlink(LOG);
     unlink(LOG ".1");
-    c = child_of("echo before; read line < " PE_SCRATCH_DIR "/child.fifo; echo after; sleep 60");
+    make_child(&c, "echo before; read line < " PE_SCRATCH_DIR "/child.fifo; echo after; sleep 60");
     unlink(PE_SCRATCH_DIR "/child.fifo");
     CHECK(mkfifo(PE_SCRATCH_DIR "/child.fifo", 0600) == 0);
     CHECK_OK(child_start(&c, &err));
@@ -110,6 +131,7 @@ static void a_long_log_begins_anew_under_a_running_child(void)
 int main(void)
 {
     RUN(its_last_words_are_its_last_line);
+    RUN(it_says_how_it_ended);
     RUN(only_the_end_of_a_log_is_read);
     RUN(a_long_log_begins_anew_under_a_running_child);
     return check_result();
