@@ -200,10 +200,12 @@ static void answer_tensors(struct delivery *d)
 
     for (size_t i = 0; i < t->n; i++) {
         const struct cache_header *h = result_header(t->prompts[i].result);
-        if (strcmp(h->output, first->output) != 0 || strcmp(h->layers, first->layers) != 0) {
+        if (strcmp(h->output, first->output) != 0 || strcmp(h->layers, first->layers) != 0 ||
+            strcmp(h->model, first->model) != 0 || strcmp(h->weights, first->weights) != 0) {
             struct problem p = {0};
             problem_set(&p, PROBLEM_INVALID_FIELD,
-                        "these jobs have different outputs or layers; ask for each by itself");
+                        "these jobs have different models, weights, outputs or layers; ask for "
+                        "each by itself");
             exchange_answer_problem(x, &p);
             return;
         }
