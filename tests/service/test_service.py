@@ -1133,7 +1133,7 @@ class Weights(Case):
             service = stack.service()
             wait_until(lambda: service.metric("pe_models") == 1)
             body = {"prompt": "which weights"}
-            _, first = self.good(service.encode(body))
+            old_headers, first = self.good(service.encode(body))
             self.assertEqual(read_safetensors(first)[0]["p0.hidden_states"][1][2], 64)
             stack.engine("--weights", "1", "--width", 32)
             wait_until(lambda: service.metric("pe_models") == 2)
@@ -1144,6 +1144,10 @@ class Weights(Case):
             headers, second = self.good(service.encode(body))
             self.assertEqual(headers["x-cache"], "miss")
             self.assertEqual(read_safetensors(second)[0]["p0.hidden_states"][1][2], 32)
+            keys = [h["etag"].strip('"').split(".")[0] for h in (old_headers, headers)]
+            # one answer names one model and one digest
+            self.problem(service.request("GET", f"/v1/jobs/{','.join(keys)}/result"), 422,
+                         "invalid_field", "weights")
             old.end()
             models = json.loads(service.request("GET", "/v1/models")[2])["models"]
             self.assertEqual([m["weights"][0] for m in models], ["1", "0"])
