@@ -150,7 +150,7 @@ class Up(unittest.TestCase):
                                  "127.0.0.1:0", "--state", self.state], capture_output=True,
                                 text=True, timeout=60)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("the engine ended before it was ready: prompt-encoder-engine: "
+        self.assertIn("the engine ended before all was ready: prompt-encoder-engine: "
                       "broken.safetensors: ", result.stderr)
         self.assertEqual(processes_of(self.state), {})
 
@@ -333,18 +333,25 @@ class Up(unittest.TestCase):
 
     def test_the_state_is_free_once_its_redis_has_ended(self):
         """Two of them must never write one queue's file."""
-        self.start()
-        redis = self.wait_for_process(r"redis-server.*queue\.sock")
-        os.kill(redis, signal.SIGSTOP)
+        deaf = self.state / "bin"
+        deaf.mkdir()
+        (deaf / "redis-server").write_text(
+            f"#!/bin/sh\ntrap '' HUP TERM\n{shutil.which('redis-server')} \"$@\" &\nwait\n")
+        (deaf / "redis-server").chmod(0o755)
+        path = os.environ["PATH"]
+        os.environ["PATH"] = f"{deaf}:{path}"  # of what start() starts: nothing tells its Redis to end
         try:
-            self.process.kill()
-            self.process.communicate(timeout=60)
-            second = subprocess.run([PROGRAM, "up", "--model", TINY, "--state", self.state],
-                                    capture_output=True, text=True, timeout=60)
-            self.assertEqual(second.returncode, 1)
-            self.assertIn("another 'prompt-encoder up' uses it", second.stderr)
+            self.start()
         finally:
-            os.kill(redis, signal.SIGCONT)
+            os.environ["PATH"] = path
+        self.process.kill()
+        self.process.communicate(timeout=60)
+        second = subprocess.run([PROGRAM, "up", "--model", TINY, "--state", self.state],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("another 'prompt-encoder up' uses it", second.stderr)
+        for pid in processes_of(self.state):
+            os.kill(pid, signal.SIGKILL)
         self.start()
         self.stop()
 
