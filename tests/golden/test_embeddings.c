@@ -584,8 +584,7 @@ static void packed_with_its_projection(void)
     }
     CHECK_TEXT(digest[1], digest[0]);
     CHECK_ERR(try_model(&e, packed, connectors, NULL, ENGINE_CPU, DTYPE_F32, 0), ERR_FORMAT,
-              "connectors.safetensors: no tensors text_embedding_projection.*: the projection is "
-              "missing");
+              ".safetensors: no tensors text_embedding_projection.*: the projection is missing");
     /* the projection that is used decides the digest, not the one beside it in the packed file */
     edit_free(&f);
     edit_load(&f, from);
