@@ -946,7 +946,7 @@ class Levels(Case):
                              {"model": "mute", "modalities": ["video"]}, {"prompt": "y"})]
         for other in keys[1:4]:
             self.problem(self.service.request("GET", f"/v1/jobs/{keys[0]},{other}/result"), 422,
-                         "invalid_field", "different models, outputs, layers or modalities")
+                         "invalid_field", "different models, weights, outputs, layers or modalities")
         self.problem(self.service.request("GET", f"/v1/jobs/{keys[2]},{keys[3]}/result"), 422,
                      "invalid_field", "different models")
         _, body = self.good(self.service.request("GET", f"/v1/jobs/{keys[0]},{keys[4]}/result"))
