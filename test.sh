@@ -67,11 +67,11 @@ run_tests dev
 
 stage "release: what users run"
 build release
-run_tests release -E "test_faults" # it ran in dev
+run_tests release -E "test_faults|test_(embeddings|hidden_states)_" # they ran in dev
 
 stage "asan: address and undefined behaviour sanitizers"
 build asan
-run_tests asan
+run_tests asan -E "test_embeddings_" # other instructions: test_ops shows what memory they touch
 
 stage "tsan: thread sanitizer, loop nests"
 build tsan
