@@ -131,7 +131,7 @@ int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_M
  * no result is kept.
  * ERR_INPUT: a layer out of range or given twice, a level or a modality that this model does not
  * have, a prompt that is empty or too long, an id that is not in the vocabulary; the sentence names
- * it. */
+ * it. ERR_FORMAT: a result has a NaN; the sentence names the weights that have one, if any. */
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err);
 void engine_result_free(struct engine_result *result);
