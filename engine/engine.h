@@ -141,10 +141,10 @@ void engine_result_free(struct engine_result *result);
  */
 uint64_t engine_steps(const struct engine *e);
 
-/* SHA-256 over all the model's tensors, and those of the LTX checkpoints that are used, in hex: the
- * same weights have the same digest, whatever file they lie in under the same names and types.
- * Reads every byte of them, once: the digest of files that did not change since is remembered in
- * the user's cache folder. */
+/* SHA-256 over all the model's tensors, those of the LTX checkpoints that are used, and the
+ * settings under which they compute, in hex: the same weights have the same digest, whatever file
+ * they lie in under the same names and types. Reads every byte of them, once: the digest of files
+ * that did not change since is remembered in the user's cache folder. */
 enum { ENGINE_DIGEST_SIZE = 65 };
 int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
                           struct error *err);
