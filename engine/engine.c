@@ -19,6 +19,7 @@
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
 #include "kernels/ops.h"
+#include "tokenizer/tokenizer.h"
 
 struct engine {
     const struct ops *ops;
@@ -654,4 +655,12 @@ void engine_result_free(struct engine_result *result)
 int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err)
 {
     return model_file_load_tokenizer(out, path, err);
+}
+
+int engine_save_tokenizer(const struct tokenizer *t, struct buf *out,
+                          char digest[ENGINE_DIGEST_SIZE], struct error *err)
+{
+    int rc = tokenizer_save(t, out, err);
+
+    return rc == OK ? digest_bytes(digest, out->data, out->len, err) : rc;
 }

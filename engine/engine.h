@@ -157,6 +157,9 @@ int engine_check_prompt(const struct engine_info *info, const struct engine_prom
 
 /* The tokenizer of a model, or of a tokenizer file, without reading any weights. */
 int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err);
+/* Appends its compact form to `out`; the digest, in hex, is that of all of `out`. */
+int engine_save_tokenizer(const struct tokenizer *t, struct buf *out,
+                          char digest[ENGINE_DIGEST_SIZE], struct error *err);
 
 /* Appends to `out` what a model directory or file is: format, architecture, sizes, types, and what
  * it lacks; with `all_tensors` a line for each tensor. ERR_FORMAT: not a model we know. */

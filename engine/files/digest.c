@@ -25,6 +25,17 @@ enum {
     CLOCK_NS = 2000000000
 };
 
+int digest_bytes(char out[MODEL_DIGEST_SIZE], const void *data, size_t size, struct error *err)
+{
+    unsigned char sum[SHA256_BYTES];
+
+    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, data, size, sum) != 0)
+        return error_set(err, ERR_IO, "digest: GnuTLS cannot hash");
+    for (int i = 0; i < SHA256_BYTES; i++)
+        snprintf(out + 2 * i, 3, "%02x", sum[i]);
+    return OK;
+}
+
 struct job {
     const struct tensor *const *tensors;
     size_t n;

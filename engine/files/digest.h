@@ -8,6 +8,9 @@
 
 enum { MODEL_DIGEST_SIZE = 65 };
 
+/* SHA-256 of bytes, in hex. */
+int digest_bytes(char out[MODEL_DIGEST_SIZE], const void *data, size_t size, struct error *err);
+
 /* What LTX checkpoints add to a model: the tensors that are used, and the settings. */
 struct digest_addition {
     const struct ltx_checkpoint *checkpoint;
