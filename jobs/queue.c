@@ -213,7 +213,7 @@ static bool read_outcome(enum submit_outcome *outcome, struct submitted *results
            (reply_is_array(reply, 3 + 3 * n) && read_submitted(results, n, reply->element + 3));
 }
 
-int queue_submit(struct queue *q, const char *tenant, double weight, int64_t deadline_ms,
+int queue_submit(struct queue *q, const char *tenant, double weight, int64_t lifetime_ms,
                  const struct job *jobs, size_t n, bool force, const struct queue_limits *limits,
                  enum submit_outcome *outcome, struct submitted *results, struct queue_load *load,
                  struct error *err)
@@ -230,12 +230,12 @@ int queue_submit(struct queue *q, const char *tenant, double weight, int64_t dea
     if (tenant[0] == '\0' || strlen(tenant) >= TENANT_SIZE)
         return error_set(err, ERR_INPUT, "queue: a tenant's name is not 1 to %d bytes",
                          TENANT_SIZE - 1);
-    if (!isfinite(weight) || weight <= 0.0 || deadline_ms < 0)
+    if (!isfinite(weight) || weight <= 0.0 || lifetime_ms < 0)
         return error_set(err, ERR_INPUT, "queue: a weight or deadline that is none");
     begin_call(&c, q, "submit");
     queue_call_text(&c, tenant);
     queue_call_number(&c, weight);
-    queue_call_int(&c, deadline_ms);
+    queue_call_int(&c, lifetime_ms);
     queue_call_int(&c, limits->max_open);
     queue_call_int(&c, limits->max_tenant);
     queue_call_text(&c, force ? "1" : "0");

@@ -75,11 +75,11 @@ struct queue_load {
 /* Submits n jobs of one request as a group, all or none. `force` queues jobs anew that are over:
  * a done one whose result is gone from the cache, a dead one on a client's wish; an expired or
  * cancelled one is queued anew in any case. The same id twice is one job with one interest in it.
- * weight: the tenant's share, 1 is usual. deadline_ms: Unix time or 0; of a joined job the latest
- * holds. *load (or NULL): for Retry-After.
- * ERR_INPUT: n is not 1..JOB_GROUP_MAX, an id that is not plain, a tenant's name that is not 1..63
- * bytes, fewer than 1 token. */
-int queue_submit(struct queue *q, const char *tenant, double weight, int64_t deadline_ms,
+ * weight: the tenant's share, 1 is usual. lifetime_ms: a job that was not claimed by then, from now
+ * on and by Q's clock, expires; 0: never; of a joined job the latest end holds. *load (or NULL):
+ * for Retry-After. ERR_INPUT: n is not 1..JOB_GROUP_MAX, an id that is not plain, a tenant's name
+ * that is not 1..63 bytes, fewer than 1 token. */
+int queue_submit(struct queue *q, const char *tenant, double weight, int64_t lifetime_ms,
                  const struct job *jobs, size_t n, bool force, const struct queue_limits *limits,
                  enum submit_outcome *outcome, struct submitted *results, struct queue_load *load,
                  struct error *err);

@@ -237,11 +237,12 @@ local function add(b, id, t, group, tag, tenant, deadline, tokens, payload)
     redis.call('HINCRBY', b .. ':tc', tenant, 1)
 end
 
--- tenant weight deadline max_open max_tenant force, then id tokens payload of each job.
+-- tenant weight lifetime max_open max_tenant force, then id tokens payload of each job.
 -- Answers outcome, tokens ahead, tokens a second, then state, joined, error of each job.
 local function submit(keys, args)
     local b, t = keys[1], now()
-    local tenant, weight, deadline = args[1], tonumber(args[2]), tonumber(args[3])
+    local tenant, weight, lifetime = args[1], tonumber(args[2]), tonumber(args[3])
+    local deadline = lifetime > 0 and t + lifetime or 0
     local max_open, max_tenant, force = tonumber(args[4]), tonumber(args[5]), args[6] == '1'
 
     -- look at all before touching one: all or none

@@ -213,8 +213,8 @@ static void answer_tensors(struct delivery *d)
         if (!is_alike(h, first)) {
             struct problem p = {0};
             problem_set(&p, PROBLEM_INVALID_FIELD,
-                        "these jobs have different models, outputs, layers or modalities; ask for "
-                        "each by itself");
+                        "these jobs have different models, weights, outputs, layers or modalities; "
+                        "ask for each by itself");
             exchange_answer_problem(x, &p);
             return;
         }

@@ -95,8 +95,8 @@ static void end_slow(struct http *h)
         if (c == NULL || c->ended || !is_too_slow(h, c, now))
             continue;
         c->ended = true;
+        count(C_TOO_SLOW, 1); /* who sees it closed finds it counted */
         shutdown(c->fd, SHUT_RDWR);
-        count(C_TOO_SLOW, 1);
     }
     pthread_mutex_unlock(&h->lock);
 }

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -267,14 +266,6 @@ static void add_waiter(struct ticket *t, struct ticket_prompt *p)
 
 /* ---- submitting ---- */
 
-static int64_t deadline_ms(const struct ticket *t)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000 + t->service->job_deadline_s * 1000;
-}
-
 /* Sends those of `list` as one group. False: the ticket has failed. */
 static bool submit(struct ticket *t, struct io *io, struct ticket_prompt *const *list, size_t n,
                    bool force, struct submitted *results)
@@ -294,8 +285,8 @@ static bool submit(struct ticket *t, struct io *io, struct ticket_prompt *const 
         memcpy(jobs[i].id, list[i]->id, sizeof(jobs[i].id));
     }
     if (io_queue(&queue, io, t->model->base, &err) != OK ||
-        queue_submit(queue, t->service->tenant, 1, deadline_ms(t), jobs, n, force, &limits,
-                     &outcome, results, &load, &err) != OK) {
+        queue_submit(queue, t->service->tenant, 1, t->service->job_deadline_s * 1000, jobs, n,
+                     force, &limits, &outcome, results, &load, &err) != OK) {
         io_queue_failed(io, &err);
         fail_with(t, &err, TROUBLE_QUEUE);
         return false;

@@ -322,8 +322,10 @@ void waiters_recheck(struct waiters *t)
     pthread_mutex_lock(&t->lock);
     for (size_t b = 0; b < N_BUCKETS; b++)
         for (struct waiter *w = t->buckets[b]; w != NULL; w = w->next) {
-            if (!w->submitted)
+            if (!w->submitted) {
+                w->stirred = true; /* what is made up for may have been its end */
                 continue;
+            }
             if (check != NULL && strcmp(check->jobs[check->n - 1].id, w->id) == 0)
                 continue; /* another waiter of the same job */
             if (check == NULL && (check = new_check(t, CHECKS_A_TASK)) == NULL)

@@ -50,9 +50,14 @@ int vitals_note_queue(struct vitals *v, int rc, const struct error *err)
 {
     if (rc == OK) {
         atomic_store(&v->last_contact_ns, clock_now_ns());
+        if (atomic_exchange(&v->queue_is_away, false))
+            log_info("queue_back", "it answers");
         return OK;
     }
     metric_add(&v->metrics[M_QUEUE_ERRORS], 1);
-    log_warn("queue_error", "text=\"%s\"", err->text);
+    if (rc != ERR_IO)
+        log_warn("queue_error", "text=\"%s\"", err->text);
+    else if (!atomic_exchange(&v->queue_is_away, true))
+        log_warn("queue_away", "text=\"%s\"", err->text);
     return rc;
 }

@@ -34,7 +34,7 @@ struct vitals {
     _Atomic uint64_t advances;       /* the loop's own steps, beside the engine's */
     _Atomic int64_t last_contact_ns; /* when Q answered last */
     _Atomic int64_t last_proof_ns;   /* when a forward pass was tried last, and how it went */
-    _Atomic bool proof_failed, cache_is_away;
+    _Atomic bool proof_failed, queue_is_away, cache_is_away;
 };
 
 void vitals_init(struct vitals *v);
@@ -42,5 +42,5 @@ void vitals_init(struct vitals *v);
 void vitals_advance(struct vitals *v);
 /* A forward pass came to its end. */
 void vitals_note_proof(struct vitals *v, bool good);
-/* Notes whether Q answered; a failure is counted and logged. Returns rc. */
+/* Notes whether Q answered. A failure is counted, and logged; that Q is away, once. Returns rc. */
 int vitals_note_queue(struct vitals *v, int rc, const struct error *err);

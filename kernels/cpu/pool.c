@@ -152,6 +152,8 @@ void pool_stop(struct pool *p)
     if (p == NULL)
         return;
     atomic_store(&p->stopping, true);
+    /* a worker that is still looking for tasks must not take the last run's for this one's */
+    atomic_store(&p->n_tasks, 0);
     publish(p);
     for (int i = 0; p->workers != NULL && i < p->n_threads - 1; i++)
         if (p->workers[i].started)

@@ -48,11 +48,26 @@ static void checkpoint_path(char *path, size_t cap)
     golden_path(path, cap, name);
 }
 
-/* Where a changed checkpoint is written. */
+/* Where a changed checkpoint is written: by process, as this program may run several times at once;
+ * remove_scratch() removes all of them. */
 static void scratch_path(char *path, size_t cap, const char *name)
 {
     mkdir(PE_SCRATCH_DIR "/embeddings", 0755); /* may be there already */
-    snprintf(path, cap, PE_SCRATCH_DIR "/embeddings/%s.safetensors", name);
+    snprintf(path, cap, PE_SCRATCH_DIR "/embeddings/%s.%ld.safetensors", name, (long)getpid());
+}
+
+static const char *const scratch_names[] = {"one",     "other",     "video-only", "zero-bias",
+                                            "no-bias", "gemma4",    "mutated",    "digest",
+                                            "packed",  "connectors"};
+
+static void remove_scratch(void)
+{
+    char path[4096];
+
+    for (size_t i = 0; i < sizeof(scratch_names) / sizeof(scratch_names[0]); i++) {
+        scratch_path(path, sizeof(path), scratch_names[i]);
+        unlink(path);
+    }
 }
 
 static int try_model(struct engine **e, const char *model, const char *first, const char *second,
@@ -569,8 +584,7 @@ static void packed_with_its_projection(void)
     }
     CHECK_TEXT(digest[1], digest[0]);
     CHECK_ERR(try_model(&e, packed, connectors, NULL, ENGINE_CPU, DTYPE_F32, 0), ERR_FORMAT,
-              "connectors.safetensors: no tensors text_embedding_projection.*: the projection is "
-              "missing");
+              ".safetensors: no tensors text_embedding_projection.*: the projection is missing");
     /* the projection that is used decides the digest, not the one beside it in the packed file */
     edit_free(&f);
     edit_load(&f, from);
@@ -999,7 +1013,7 @@ static void wrong_checkpoints_are_named(void)
     edit_set_metadata(&f, "gemma_source_checkpoint", "{\"gemma_version\":\"gemma4-12b-ltx-v1\"}");
     edit_write(&f, to, 0);
     CHECK_ERR(try_engine(&e, to, NULL, ENGINE_CPU, DTYPE_F32, 0), ERR_INPUT,
-              "gemma4.safetensors needs a Gemma of gemma_version gemma4-12b-ltx-v1, but this one "
+              "safetensors needs a Gemma of gemma_version gemma4-12b-ltx-v1, but this one "
               "is a gemma3 without");
     CHECK_OK(engine_read_info(&info, model, &err));
     CHECK_ERR(engine_add_ltx_info(&info, paths, &err), ERR_INPUT, "gemma4-12b-ltx-v1");
@@ -1165,6 +1179,7 @@ int main(void)
     RUN(without_audio);
     RUN(packed_with_its_projection);
     RUN(another_gemma_is_named);
+    remove_scratch();
     safetensors_close(expected);
     json_decref(golden);
     for (int i = 0; i < N; i++)

@@ -52,7 +52,7 @@ static inline int look(const char *id, struct job_status *s)
 
 /* Submits jobs "a", "b" .. of `ids`, `n_tokens` each, as one group. */
 static inline void submit_as(const char *tenant, double weight, const char *ids, int n_tokens,
-                             bool force, int64_t deadline_ms, const struct queue_limits *limits)
+                             bool force, int64_t lifetime_ms, const struct queue_limits *limits)
 {
     struct job jobs[JOB_GROUP_MAX];
     size_t n = strlen(ids);
@@ -64,7 +64,7 @@ static inline void submit_as(const char *tenant, double weight, const char *ids,
         jobs[i].payload = ids + i;
         jobs[i].payload_len = 1;
     }
-    CHECK_OK(queue_submit(q, tenant, weight, deadline_ms, jobs, n, force, limits, &outcome, results,
+    CHECK_OK(queue_submit(q, tenant, weight, lifetime_ms, jobs, n, force, limits, &outcome, results,
                           &load, &err));
 }
 

@@ -264,7 +264,8 @@ static void step_submit(void)
     const struct queue_limits *limit = &limits[random_below(4)];
     int tenant = random_below(TENANTS), n = 1 + random_below(GROUP), n_new = 0, cost = 0;
     bool force = random_below(3) == 0, is_new[GROUP];
-    int64_t deadline = random_below(4) == 0 ? m.now + random_below(4000) : 0;
+    int64_t lifetime = random_below(4) == 0 ? 1 + random_below(4000) : 0;
+    int64_t deadline = lifetime > 0 ? m.now + lifetime : 0;
     int64_t want_ahead = 0;
     struct queue_load load;
     enum submit_outcome outcome, want = SUBMIT_QUEUED;
@@ -293,7 +294,7 @@ static void step_submit(void)
         cost += is_new[k] ? jobs[k].n_tokens : 0;
         note("  job %s of %d tokens, new %d", jobs[k].id, jobs[k].n_tokens, is_new[k]);
     }
-    CHECK_OK(queue_submit(any_queue(), name, weights[tenant], deadline, jobs, (size_t)n, force,
+    CHECK_OK(queue_submit(any_queue(), name, weights[tenant], lifetime, jobs, (size_t)n, force,
                           limit, &outcome, results, &load, &err));
 
     tag = m.has_finish[tenant] && m.finish[tenant] > m.v ? m.finish[tenant] : m.v;

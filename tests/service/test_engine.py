@@ -289,6 +289,18 @@ class Levels(Case):
 
 
 class Health(Case):
+    def test_a_queue_that_is_away_is_said_once(self):
+        self.engine("engine")
+        queue = self.processes[0]
+        queue.kill()
+        queue.wait()
+        wait_until(lambda: self.metric("engine", 'pe_redis_errors_total{role="queue"}') > 4)
+        self.start("queue", "redis-server", "--port", "0", "--unixsocket", self.dir / "queue.sock",
+                   "--dir", self.dir / "queue", "--save", "", "--appendonly", "yes")
+        log = self.dir / "engine.log"
+        wait_until(lambda: "queue_back" in log.read_text())
+        self.assertEqual(log.read_text().count("warn queue_"), 1)
+
     def test_the_last_proof_is_shown(self):
         sick = self.dir / "sick"
         self.engine("e", "--probe-every=1", STUB_SICK=str(sick))

@@ -950,7 +950,7 @@ class Levels(Case):
                              {"model": "mute", "modalities": ["video"]}, {"prompt": "y"})]
         for other in keys[1:4]:
             self.problem(self.service.request("GET", f"/v1/jobs/{keys[0]},{other}/result"), 422,
-                         "invalid_field", "different models, outputs, layers or modalities")
+                         "invalid_field", "different models, weights, outputs, layers or modalities")
         self.problem(self.service.request("GET", f"/v1/jobs/{keys[2]},{keys[3]}/result"), 422,
                      "invalid_field", "different models")
         _, body = self.good(self.service.request("GET", f"/v1/jobs/{keys[0]},{keys[4]}/result"))
@@ -1140,7 +1140,7 @@ class Weights(Case):
             service = stack.service()
             wait_until(lambda: service.metric("pe_models") == 1)
             body = {"prompt": "which weights"}
-            _, first = self.good(service.encode(body))
+            old_headers, first = self.good(service.encode(body))
             self.assertEqual(read_safetensors(first)[0]["p0.hidden_states"][1][2], 64)
             stack.engine("--weights", "1", "--width", 32)
             wait_until(lambda: service.metric("pe_models") == 2)
@@ -1151,6 +1151,10 @@ class Weights(Case):
             headers, second = self.good(service.encode(body))
             self.assertEqual(headers["x-cache"], "miss")
             self.assertEqual(read_safetensors(second)[0]["p0.hidden_states"][1][2], 32)
+            keys = [h["etag"].strip('"').split(".")[0] for h in (old_headers, headers)]
+            # one answer names one model and one digest
+            self.problem(service.request("GET", f"/v1/jobs/{','.join(keys)}/result"), 422,
+                         "invalid_field", "weights")
             old.end()
             models = json.loads(service.request("GET", "/v1/models")[2])["models"]
             self.assertEqual([m["weights"][0] for m in models], ["1", "0"])

@@ -1,5 +1,7 @@
 /* test_pool.c - the CPU's threads: every index once, runs one after another. Under the thread
  * sanitizer this is the test that matters. */
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <time.h>
 
 #include "kernels/cpu/pool.h"
@@ -65,8 +67,46 @@ static void runs_after_a_pause(void)
     pool_stop(NULL);
 }
 
+struct watched {
+    _Atomic bool is_over; /* the run: its memory may be gone */
+    _Atomic int *late;
+    int spins; /* how long a task takes */
+};
+
+static void note_when_late(void *arg, int index, int thread)
+{
+    struct watched *w = arg;
+
+    (void)index;
+    (void)thread;
+    for (volatile int i = 0; i < w->spins; i++)
+        ;
+    if (atomic_load(&w->is_over))
+        atomic_fetch_add(w->late, 1);
+}
+
+/* A worker that looks for a task while the pool is being stopped must not find the last run's once
+ * more. Runs of many lengths, so that some worker looks just then. */
+static void nothing_runs_after_a_run(void)
+{
+    static struct watched runs[20000]; /* static, so that a late task has something to read */
+    static _Atomic int late;
+
+    for (int i = 0; i < 20000; i++) {
+        struct pool *p;
+        runs[i].late = &late;
+        runs[i].spins = i % 1000 * 40;
+        CHECK_OK(pool_start(&p, 2, &err));
+        pool_run(p, note_when_late, &runs[i], 2);
+        atomic_store(&runs[i].is_over, true);
+        pool_stop(p);
+    }
+    CHECK_INT(atomic_load(&late), 0);
+}
+
 int main(void)
 {
+    RUN(nothing_runs_after_a_run);
     RUN(every_index_once);
     RUN(runs_after_a_pause);
     return check_result();
