@@ -17,8 +17,9 @@
 #include "service/formats/answer.h"
 
 enum {
-    DEFAULT_PASS = 2048, /* tokens in a pass: enough to fill the cores */
-    MAX_SHOWN = 60       /* bytes of a prompt in the summary */
+    DEFAULT_PASS = 2048,      /* tokens in a pass: enough to fill the cores */
+    MAX_TOKENIZER = 64 << 20, /* bytes of its compact form */
+    MAX_SHOWN = 60            /* bytes of a prompt in the summary */
 };
 
 struct settings {
@@ -197,16 +198,17 @@ static unsigned modalities_of(const struct engine_result *r)
 
 /* The bytes that the service answers to the same prompts: the same layout decides them. */
 static int write_file(struct file_writer *writer, const struct engine *engine,
-                      const struct engine_settings *settings, const struct prompts *prompts,
-                      const struct engine_result *results, const struct engine_request *request,
-                      struct error *err)
+                      const struct engine_settings *settings, const struct tokenizer *tokenizer,
+                      const struct prompts *prompts, const struct engine_result *results,
+                      const struct engine_request *request, struct error *err)
 {
     struct answer_prompt *described = calloc(prompts->n, sizeof(*described));
-    struct buf layers = {.max = 4096};
+    struct buf layers = {.max = 4096}, compact = {.max = MAX_TOKENIZER};
     struct layout layout = {0};
     const struct engine_info *info = engine_info(engine);
     bool has_ltx = request->level != ENGINE_HIDDEN_STATES;
-    char model[ENGINE_MODEL_ID_SIZE], weights[ENGINE_DIGEST_SIZE], extractor[8] = "";
+    char model[ENGINE_MODEL_ID_SIZE], extractor[8] = "";
+    char weights[ENGINE_DIGEST_SIZE], tokenizer_digest[ENGINE_DIGEST_SIZE];
     int rc;
 
     if (described == NULL) {
@@ -215,12 +217,15 @@ static int write_file(struct file_writer *writer, const struct engine *engine,
     }
     if ((rc = describe(described, &layers, prompts, results, request, err)) != OK ||
         (rc = engine_settings_model_id(model, settings, err)) != OK ||
+        (rc = engine_save_tokenizer(tokenizer, &compact, tokenizer_digest, err)) != OK ||
         (rc = engine_weights_digest(engine, weights, err)) != OK)
         goto out;
     if (has_ltx)
         snprintf(extractor, sizeof(extractor), "v%d", info->extractor);
     const struct answer answer = {.model = model,
                                   .weights = weights,
+                                  .tokenizer = tokenizer_digest,
+                                  .gemma_version = info->gemma_version,
                                   .output = engine_level_name(request->level),
                                   .layers = has_ltx ? "" : layers.data,
                                   .modalities = engine_modalities_name(modalities_of(results)),
@@ -245,6 +250,7 @@ static int write_file(struct file_writer *writer, const struct engine *engine,
 out:
     layout_free(&layout);
     buf_free(&layers);
+    buf_free(&compact);
     free(described);
     return rc;
 }
@@ -360,8 +366,8 @@ int command_encode(int argc, char **argv, struct error *err)
         goto out;
     ms = clock_ms_since(start_ns);
     /* the file first: who reads the summary may leave early */
-    if (writer != NULL &&
-        (rc = write_file(writer, engine, &settings.engine, &prompts, results, &request, err)) != OK)
+    if (writer != NULL && (rc = write_file(writer, engine, &settings.engine, tokenizer, &prompts,
+                                           results, &request, err)) != OK)
         goto out;
     print_summary(&prompts, results, ms);
     if (writer != NULL)

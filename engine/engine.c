@@ -19,6 +19,7 @@
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
 #include "kernels/ops.h"
+#include "tokenizer/tokenizer.h"
 
 struct engine {
     const struct ops *ops;
@@ -35,6 +36,9 @@ struct engine {
     int32_t *ids, *positions, *begin;
     int *embedded;    /* the prompts of the pass that want embeddings */
     float *host_rows; /* what came off a device that is not the host */
+    /* why results have NaN among their numbers, where they do; looked for once */
+    bool looked_for_damage;
+    char damage[192];
 };
 
 static const char *const feature_names[] = {"video_features", "audio_features"};
@@ -550,6 +554,41 @@ static int fill_pack(struct engine *e, struct pack *pack, const struct engine_pr
     return pack->B;
 }
 
+/* The first of the model's tensors that is at fault. Whole files are read for that, so it is done
+ * only when results say that something is wrong, and not on the way of each load. An LTX
+ * checkpoint's few were all looked at while they were loaded. */
+static const char *find_damage(struct engine *e)
+{
+    if (e->looked_for_damage)
+        return e->damage;
+    e->looked_for_damage = true;
+    snprintf(e->damage, sizeof(e->damage), "the weights are too large, or damaged");
+    for (size_t i = 0; i < model_file_n_tensors(e->file); i++) {
+        const struct tensor *t = model_file_tensor_at(e->file, i);
+        bool plain = t->type == DTYPE_F32 || t->type == DTYPE_F16 || t->type == DTYPE_BF16;
+        if (!plain || tensor_is_finite(t))
+            continue;
+        snprintf(e->damage, sizeof(e->damage), "%.60s: %.90s holds a NaN or an infinity", t->file,
+                 t->name);
+        break;
+    }
+    return e->damage;
+}
+
+/* A NaN is no answer to anything. */
+static int check_numbers(struct engine *e, int prompt, const struct engine_result *r,
+                         struct error *err)
+{
+    for (int i = 0; i < r->n_tensors; i++) {
+        const struct engine_tensor *t = &r->tensors[i];
+        if (t->dtype != DTYPE_I64 &&
+            dtype_has_nan(t->data, t->dtype, t->bytes / dtype_info(t->dtype)->bytes))
+            return error_set(err, ERR_FORMAT, "prompt %d: a NaN in its %s: %s", prompt, t->name,
+                             find_damage(e));
+    }
+    return OK;
+}
+
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err)
 {
@@ -574,6 +613,9 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
             goto out;
         done += n;
     }
+    for (int i = 0; i < n_prompts; i++)
+        if ((rc = check_numbers(e, i, &results[i], err)) != OK)
+            goto out;
 out:
     for (int i = 0; rc != OK && i < n_prompts; i++)
         engine_result_free(&results[i]);
@@ -613,4 +655,12 @@ void engine_result_free(struct engine_result *result)
 int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err)
 {
     return model_file_load_tokenizer(out, path, err);
+}
+
+int engine_save_tokenizer(const struct tokenizer *t, struct buf *out,
+                          char digest[ENGINE_DIGEST_SIZE], struct error *err)
+{
+    int rc = tokenizer_save(t, out, err);
+
+    return rc == OK ? digest_bytes(digest, out->data, out->len, err) : rc;
 }

@@ -131,7 +131,7 @@ int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_M
  * no result is kept.
  * ERR_INPUT: a layer out of range or given twice, a level or a modality that this model does not
  * have, a prompt that is empty or too long, an id that is not in the vocabulary; the sentence names
- * it. */
+ * it. ERR_FORMAT: a result has a NaN; the sentence names the weights that have one, if any. */
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err);
 void engine_result_free(struct engine_result *result);
@@ -141,10 +141,10 @@ void engine_result_free(struct engine_result *result);
  */
 uint64_t engine_steps(const struct engine *e);
 
-/* SHA-256 over all the model's tensors, and those of the LTX checkpoints that are used, in hex: the
- * same weights have the same digest, whatever file they lie in under the same names and types.
- * Reads every byte of them, once: the digest of files that did not change since is remembered in
- * the user's cache folder. */
+/* SHA-256 over all the model's tensors, those of the LTX checkpoints that are used, and the
+ * settings under which they compute, in hex: the same weights have the same digest, whatever file
+ * they lie in under the same names and types. Reads every byte of them, once: the digest of files
+ * that did not change since is remembered in the user's cache folder. */
 enum { ENGINE_DIGEST_SIZE = 65 };
 int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
                           struct error *err);
@@ -157,6 +157,9 @@ int engine_check_prompt(const struct engine_info *info, const struct engine_prom
 
 /* The tokenizer of a model, or of a tokenizer file, without reading any weights. */
 int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err);
+/* Appends its compact form to `out`; the digest, in hex, is that of all of `out`. */
+int engine_save_tokenizer(const struct tokenizer *t, struct buf *out,
+                          char digest[ENGINE_DIGEST_SIZE], struct error *err);
 
 /* Appends to `out` what a model directory or file is: format, architecture, sizes, types, and what
  * it lacks; with `all_tensors` a line for each tensor. ERR_FORMAT: not a model we know. */

@@ -22,10 +22,10 @@
 #include "jobs/reply.h"
 
 enum {
-    VERSION = 3,          /* of the header */
+    VERSION = 4,          /* of the header */
     TEMPORARY_MS = 60000, /* an unfinished result's life after its last piece */
     KEY_SIZE = JOB_ID_SIZE + 2,
-    N_FIELDS = 14 /* of the header's JSON */
+    N_FIELDS = 16 /* of the header's JSON */
 };
 
 struct cache {
@@ -313,12 +313,13 @@ static int write_header(char **out, const struct cache_header *h, struct error *
     }
     for (size_t i = 0; i < cache_n_pieces(h); i++)
         json_array_append_new(pieces, json_integer(h->piece_crc32c[i]));
-    root = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:o, s:I, s:o, s:I}",
-                     "version", VERSION, "model", h->model, "weights", h->weights, "output",
-                     h->output, "layers", h->layers, "modalities", h->modalities, "extractor",
-                     h->extractor, "ltx_version", h->ltx_version, "n_tokens", h->n_tokens,
-                     "truncated", h->truncated, "tensors", tensors, "bytes", (json_int_t)h->bytes,
-                     "pieces", pieces, "crc32c", (json_int_t)h->crc32c);
+    root = json_pack(
+        "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:o, s:I, s:o, s:I}",
+        "version", VERSION, "model", h->model, "weights", h->weights, "tokenizer", h->tokenizer,
+        "gemma_version", h->gemma_version, "output", h->output, "layers", h->layers, "modalities",
+        h->modalities, "extractor", h->extractor, "ltx_version", h->ltx_version, "n_tokens",
+        h->n_tokens, "truncated", h->truncated, "tensors", tensors, "bytes", (json_int_t)h->bytes,
+        "pieces", pieces, "crc32c", (json_int_t)h->crc32c);
     *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (*out == NULL)
@@ -382,6 +383,10 @@ static int read_header(struct cache_header *h, const char *text, size_t len, str
         (rc = json_fields_text(h->model, sizeof(h->model), root, "model", "result", err)) != OK ||
         (rc = json_fields_text(h->weights, sizeof(h->weights), root, "weights", "result", err)) !=
             OK ||
+        (rc = json_fields_text(h->tokenizer, sizeof(h->tokenizer), root, "tokenizer", "result",
+                               err)) != OK ||
+        (rc = json_fields_text(h->gemma_version, sizeof(h->gemma_version), root, "gemma_version",
+                               "result", err)) != OK ||
         (rc = json_fields_text(h->output, sizeof(h->output), root, "output", "result", err)) !=
             OK ||
         (rc = json_fields_text(h->layers, sizeof(h->layers), root, "layers", "result", err)) !=

@@ -36,13 +36,15 @@ struct cache_tensor {
 
 /* What a result says of itself. Its tensors lie one after another in the pieces. */
 struct cache_header {
-    char model[64];        /* the id that requests use */
-    char weights[65];      /* SHA-256 in hex */
-    char output[24];       /* level: "hidden_states" */
-    char layers[1024];     /* "0,1,2": those of hidden states; "" at the other levels */
-    char modalities[16];   /* "video,audio": those of the other levels */
-    char extractor[8];     /* LTX's, of the other levels: "v2" */
-    char ltx_version[104]; /* of the checkpoint, where it names one */
+    char model[64];          /* the id that requests use */
+    char weights[65];        /* SHA-256 in hex */
+    char tokenizer[65];      /* likewise, of its compact form */
+    char gemma_version[104]; /* of the Gemma, where it names one */
+    char output[24];         /* level: "hidden_states" */
+    char layers[1024];       /* "0,1,2": those of hidden states; "" at the other levels */
+    char modalities[16];     /* "video,audio": those of the other levels */
+    char extractor[8];       /* LTX's, of the other levels: "v2" */
+    char ltx_version[104];   /* of the checkpoint, where it names one */
     int n_tokens;
     bool truncated;
     int n_tensors;

@@ -358,3 +358,22 @@ void dtype_encode(void *dst, const float *src, enum dtype type, size_t n)
         memcpy(out + 2 * i, &x, sizeof(x)); /* `dst` may have any alignment */
     }
 }
+
+bool dtype_has_nan(const void *src, enum dtype type, size_t n)
+{
+    const uint8_t *at = src;
+    uint16_t half_infinity = type == DTYPE_F16 ? 0x7c00 : 0x7f80;
+    bool found = false;
+
+    for (size_t i = 0; i < n && type == DTYPE_F32; i++) {
+        uint32_t bits;
+        memcpy(&bits, at + i * sizeof(bits), sizeof(bits));
+        found |= (bits & 0x7fffffffu) > 0x7f800000u;
+    }
+    for (size_t i = 0; i < n && type != DTYPE_F32; i++) {
+        uint16_t bits;
+        memcpy(&bits, at + i * sizeof(bits), sizeof(bits));
+        found |= (bits & 0x7fffu) > half_infinity;
+    }
+    return found;
+}

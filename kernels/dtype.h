@@ -79,6 +79,9 @@ void dtype_decode(float *dst, const void *src, enum dtype type, size_t n);
  * infinity. */
 void dtype_encode(void *dst, const float *src, enum dtype type, size_t n);
 
+/* Whether one of `n` numbers at `src` (any alignment) is a NaN. F32, F16 or BF16. */
+bool dtype_has_nan(const void *src, enum dtype type, size_t n);
+
 static inline float bf16_to_float(bf16 x)
 {
     union {

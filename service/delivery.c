@@ -194,9 +194,10 @@ static bool handle_etag(struct delivery *d)
 static bool is_alike(const struct cache_header *a, const struct cache_header *b)
 {
     return strcmp(a->model, b->model) == 0 && strcmp(a->weights, b->weights) == 0 &&
-           strcmp(a->output, b->output) == 0 && strcmp(a->layers, b->layers) == 0 &&
-           strcmp(a->modalities, b->modalities) == 0 && strcmp(a->extractor, b->extractor) == 0 &&
-           strcmp(a->ltx_version, b->ltx_version) == 0;
+           strcmp(a->tokenizer, b->tokenizer) == 0 &&
+           strcmp(a->gemma_version, b->gemma_version) == 0 && strcmp(a->output, b->output) == 0 &&
+           strcmp(a->layers, b->layers) == 0 && strcmp(a->modalities, b->modalities) == 0 &&
+           strcmp(a->extractor, b->extractor) == 0 && strcmp(a->ltx_version, b->ltx_version) == 0;
 }
 
 static void answer_tensors(struct delivery *d)
@@ -221,6 +222,8 @@ static void answer_tensors(struct delivery *d)
     }
     const struct answer answer = {.model = first->model,
                                   .weights = first->weights,
+                                  .tokenizer = first->tokenizer,
+                                  .gemma_version = first->gemma_version,
                                   .output = first->output,
                                   .layers = first->layers,
                                   .modalities = first->modalities,

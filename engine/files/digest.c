@@ -19,10 +19,22 @@ enum {
     SHA256_BYTES = 32,
     MAX_THREADS = 64,
     FILES_TEXT_MAX = 1 << 19,
+    SETTINGS_MAX = 4096,
     /* a file system's clock may stand still for so long: a file written within it may be written
      * again without a trace */
     CLOCK_NS = 2000000000
 };
+
+int digest_bytes(char out[MODEL_DIGEST_SIZE], const void *data, size_t size, struct error *err)
+{
+    unsigned char sum[SHA256_BYTES];
+
+    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, data, size, sum) != 0)
+        return error_set(err, ERR_IO, "digest: GnuTLS cannot hash");
+    for (int i = 0; i < SHA256_BYTES; i++)
+        snprintf(out + 2 * i, 3, "%02x", sum[i]);
+    return OK;
+}
 
 struct job {
     const struct tensor *const *tensors;
@@ -97,14 +109,20 @@ static bool is_among(const struct tensor *t, const struct digest_addition *more)
     return false;
 }
 
-/* What of an LTX checkpoint is no tensor and yet in results: settings, and the version that answers
- * tell. */
-static void describe_settings(char *out, size_t cap, const struct ltx_checkpoint *ltx)
+/* What is no tensor and yet in results: settings, and the versions that answers tell. */
+static int describe_settings(struct buf *out, const struct model_file *m,
+                             const struct digest_addition *more, struct error *err)
 {
-    const char *version = ltx_checkpoint_model_version(ltx);
+    const char *version;
+    int rc;
 
-    snprintf(out, cap, "%s, version %s", ltx_config_text(ltx_checkpoint_config(ltx)).text,
-             version != NULL ? version : "not given");
+    if ((rc = buf_printf(out, err, "%s\n", gemma_config_text(model_file_config(m)).text)) != OK ||
+        more == NULL)
+        return rc;
+    version = ltx_checkpoint_model_version(more->checkpoint);
+    return buf_printf(out, err, "%s, version %s\n",
+                      ltx_config_text(ltx_checkpoint_config(more->checkpoint)).text,
+                      version != NULL ? version : "not given");
 }
 
 int model_file_digest(const struct model_file *m, const struct digest_addition *more, int n_threads,
@@ -113,7 +131,7 @@ int model_file_digest(const struct model_file *m, const struct digest_addition *
     size_t max = model_file_n_tensors(m) + (more != NULL ? more->n : 0);
     const struct tensor **tensors = calloc(max + 1, sizeof(*tensors));
     struct job j = {.tensors = tensors, .sums = calloc(max + 1, sizeof(*j.sums))};
-    char settings[512] = "";
+    struct buf settings = {.max = SETTINGS_MAX};
     uint8_t sum[SHA256_BYTES];
     int rc = OK;
 
@@ -127,16 +145,17 @@ int model_file_digest(const struct model_file *m, const struct digest_addition *
     for (size_t i = 0; more != NULL && i < more->n; i++)
         tensors[j.n++] = &more->tensors[i];
     qsort(tensors, j.n, sizeof(*tensors), compare_names);
-    if (more != NULL)
-        describe_settings(settings, sizeof(settings), more->checkpoint);
+    if ((rc = describe_settings(&settings, m, more, err)) != OK)
+        goto out;
     hash_all(&j, n_threads);
-    if (atomic_load(&j.failed) || hash_list(&j, settings, sum) != 0) {
+    if (atomic_load(&j.failed) || hash_list(&j, settings.data, sum) != 0) {
         rc = error_set(err, ERR_IO, "digest: GnuTLS cannot hash");
         goto out;
     }
     for (int i = 0; i < SHA256_BYTES; i++)
         snprintf(digest + 2 * i, 3, "%02x", sum[i]);
 out:
+    buf_free(&settings);
     free(tensors);
     free(j.sums);
     return rc;
@@ -161,7 +180,7 @@ static int describe_file(struct buf *out, char real[PATH_MAX], int64_t *newest_n
                       real, id.device, id.inode, id.size, id.modified_ns, id.changed_ns);
 }
 
-/* What the digest is of: a line for each file, and one for the settings of LTX files. `place`
+/* What the digest is of: a line for each file, and the settings. `place`
  * becomes the paths of the model and of those. `as_opened`: what is open here, else what lies there
  * now. *newest_ns is when one of them was written last. */
 static int describe_files(struct buf *out, struct buf *place, int64_t *newest_ns,
@@ -169,7 +188,7 @@ static int describe_files(struct buf *out, struct buf *place, int64_t *newest_ns
                           bool as_opened, struct error *err)
 {
     const struct ltx_checkpoint *ltx = more != NULL ? more->checkpoint : NULL;
-    char path[PATH_MAX], real[PATH_MAX], settings[512];
+    char path[PATH_MAX], real[PATH_MAX];
     int rc;
 
     *newest_ns = 0;
@@ -186,10 +205,7 @@ static int describe_files(struct buf *out, struct buf *place, int64_t *newest_ns
                 OK ||
             (rc = buf_printf(place, err, "\n%s", real)) != OK)
             return rc;
-    if (ltx == NULL)
-        return OK;
-    describe_settings(settings, sizeof(settings), ltx);
-    return buf_printf(out, err, "ltx: %s\n", settings);
+    return describe_settings(out, m, more, err);
 }
 
 int model_file_cached_digest(const struct model_file *m, const struct digest_addition *more,

@@ -8,6 +8,9 @@
 
 enum { MODEL_DIGEST_SIZE = 65 };
 
+/* SHA-256 of bytes, in hex. */
+int digest_bytes(char out[MODEL_DIGEST_SIZE], const void *data, size_t size, struct error *err);
+
 /* What LTX checkpoints add to a model: the tensors that are used, and the settings. */
 struct digest_addition {
     const struct ltx_checkpoint *checkpoint;
@@ -17,9 +20,10 @@ struct digest_addition {
 };
 
 /* SHA-256, in hex, over the tensors in the order of their names, for each its name, type and shape
- * as text and the SHA-256 of its bytes; then over the text of settings and version, where `more`
- * is not NULL. Reads every byte of the tensors, in n_threads threads. Two files of one model differ
- * when names or types do, as their encodes then may. */
+ * as text and the SHA-256 of its bytes; then over the settings and versions as text, of Gemma and,
+ * where `more` is not NULL, of LTX: the same tensors compute other numbers under others. Reads
+ * every byte of the tensors, in n_threads threads. Two files of one model differ when names or
+ * types do, as their encodes then may. */
 int model_file_digest(const struct model_file *m, const struct digest_addition *more, int n_threads,
                       char digest[MODEL_DIGEST_SIZE], struct error *err);
 

@@ -5,8 +5,6 @@
  * known as such. It appears under its name as a whole. */
 #include "engine/files/digest_cache.h"
 
-#include <gnutls/crypto.h>
-#include <gnutls/gnutls.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,21 +12,13 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "engine/files/digest.h"
 
 #define HEAD "prompt-encoder weights digest 1\n"
 
-enum { SHA256_BYTES = 32, NAME_DIGITS = 32, ENTRY_MAX = 1 << 20 };
+enum { NAME_DIGITS = 32, ENTRY_MAX = 1 << 20 };
 
-static int sha256_hex(char out[DIGEST_CACHE_SIZE], const void *data, size_t size, struct error *err)
-{
-    unsigned char sum[SHA256_BYTES];
-
-    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, data, size, sum) != 0)
-        return error_set(err, ERR_IO, "digest: GnuTLS cannot hash");
-    for (int i = 0; i < SHA256_BYTES; i++)
-        snprintf(out + 2 * i, 3, "%02x", sum[i]);
-    return OK;
-}
+_Static_assert((int)DIGEST_CACHE_SIZE == (int)MODEL_DIGEST_SIZE, "it keeps what is made there");
 
 static int folder_of(char out[PATH_MAX], struct error *err)
 {
@@ -46,7 +36,7 @@ static int path_of(char out[PATH_MAX], const char *folder, const char *model, st
     char sum[DIGEST_CACHE_SIZE], name[NAME_DIGITS + 16];
     int rc;
 
-    if ((rc = sha256_hex(sum, model, strlen(model), err)) != OK)
+    if ((rc = digest_bytes(sum, model, strlen(model), err)) != OK)
         return rc;
     snprintf(name, sizeof(name), "%.*s.digest", NAME_DIGITS, sum);
     return file_join(out, PATH_MAX, folder, name, err);
@@ -59,7 +49,7 @@ static int write_entry(struct buf *out, const char *files, const char *digest, s
     int rc;
 
     if ((rc = buf_printf(out, err, HEAD "%s%s\n", files, digest)) != OK ||
-        (rc = sha256_hex(sum, out->data, out->len, err)) != OK)
+        (rc = digest_bytes(sum, out->data, out->len, err)) != OK)
         return rc;
     return buf_printf(out, err, "%s\n", sum);
 }

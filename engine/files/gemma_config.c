@@ -452,6 +452,37 @@ const char *gemma_kind_name(enum gemma_kind kind)
     return kind == GEMMA_4 ? "gemma4" : "gemma3";
 }
 
+static size_t attention_text(char *out, size_t cap, const char *name,
+                             const struct gemma_attention *a)
+{
+    int len = snprintf(out, cap, ", %s %d x %d%s by %.17g over %.17g for %d", name, a->K, a->E,
+                       a->k_is_v ? " where k is v" : "", a->rope.theta, a->rope.factor,
+                       a->rope.n_turning);
+
+    return (size_t)len;
+}
+
+struct gemma_config_text gemma_config_text(const struct gemma_config *c)
+{
+    struct gemma_config_text out;
+    size_t cap = sizeof(out.text), len;
+
+    len = (size_t)snprintf(out.text, cap,
+                           "%s version '%s', %d layers of %d with %d heads and %d, eps %.9g%s%s, "
+                           "scores by %.17g, window %d",
+                           gemma_kind_name(c->kind), c->version, c->L, c->D, c->H, c->F,
+                           (double)c->rms_norm_eps, c->norm_v ? ", v normed" : "",
+                           c->has_layer_scalars ? ", scalars" : "", c->query_pre_attn_scalar,
+                           c->sliding_window);
+    len += attention_text(out.text + len, cap - len, "global", &c->global);
+    len += attention_text(out.text + len, cap - len, "sliding", &c->sliding);
+    len += (size_t)snprintf(out.text + len, cap - len, ", ");
+    for (int i = 0; i < c->L; i++) /* at most 256 of the 1024 */
+        out.text[len++] = c->is_global[i] ? 'g' : 's';
+    out.text[len] = '\0';
+    return out;
+}
+
 /* transformers' defaults, where the two generations differ. */
 static const struct {
     int L, V, window, positions;

@@ -58,6 +58,13 @@ struct gemma_config {
 /* "gemma3" or "gemma4". */
 const char *gemma_kind_name(enum gemma_kind kind);
 
+/* All that decides what given weights compute, in one line. Two configs that compute differently,
+ * or are of another version, have different texts. */
+struct gemma_config_text {
+    char text[1024];
+};
+struct gemma_config_text gemma_config_text(const struct gemma_config *c);
+
 static inline const struct gemma_attention *gemma_attention_of(const struct gemma_config *c,
                                                                int layer)
 {

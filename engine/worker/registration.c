@@ -1,7 +1,5 @@
 #include "engine/worker/registration.h"
 
-#include <gnutls/crypto.h>
-#include <gnutls/gnutls.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,26 +9,16 @@
 #include "jobs/redis.h"
 #include "tokenizer/tokenizer.h"
 
-enum { MAX_TOKENIZER = 64 << 20, SHA256_BYTES = 32 };
+enum { MAX_TOKENIZER = 64 << 20 };
 
 _Static_assert((int)ENGINE_MODEL_ID_SIZE == (int)CARD_ID_SIZE, "a model's id is a card's");
+_Static_assert((int)ENGINE_DIGEST_SIZE == (int)CARD_DIGEST_SIZE, "and so are digests");
 
 struct registration {
     struct model_card card;
     struct buf tokenizer; /* in its compact form, a few MB: Q may lose it */
     struct redis *redis;
 };
-
-static int sha256_hex(char out[CARD_DIGEST_SIZE], const void *data, size_t size, struct error *err)
-{
-    unsigned char sum[SHA256_BYTES];
-
-    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, data, size, sum) != 0)
-        return error_set(err, ERR_IO, "GnuTLS cannot hash");
-    for (int i = 0; i < SHA256_BYTES; i++)
-        snprintf(out + 2 * i, 3, "%02x", sum[i]);
-    return OK;
-}
 
 static int fill_card(struct registration *r, const struct engine *engine,
                      const struct engine_settings *settings, struct error *err)
@@ -56,8 +44,7 @@ static int fill_card(struct registration *r, const struct engine *engine,
     snprintf(card->compute, sizeof(card->compute), "%s", engine_settings_compute(settings));
     if ((rc = engine_settings_model_id(card->id, settings, err)) != OK ||
         (rc = engine_load_tokenizer(&tokenizer, settings->model, err)) != OK ||
-        (rc = tokenizer_save(tokenizer, &r->tokenizer, err)) != OK ||
-        (rc = sha256_hex(card->tokenizer, r->tokenizer.data, r->tokenizer.len, err)) != OK)
+        (rc = engine_save_tokenizer(tokenizer, &r->tokenizer, card->tokenizer, err)) != OK)
         goto out;
     rc = engine_weights_digest(engine, card->weights, err);
 out:

@@ -310,6 +310,8 @@ static void store(struct worker *w, struct held *h, const struct engine_result *
         complete_stored(w);
     snprintf(header.model, sizeof(header.model), "%s", w->card->id);
     snprintf(header.weights, sizeof(header.weights), "%s", w->card->weights);
+    snprintf(header.tokenizer, sizeof(header.tokenizer), "%s", w->card->tokenizer);
+    snprintf(header.gemma_version, sizeof(header.gemma_version), "%s", w->card->gemma_version);
     snprintf(header.output, sizeof(header.output), "%s", h->payload.output);
     snprintf(header.modalities, sizeof(header.modalities), "%s", h->payload.modalities);
     layers_text(header.layers, sizeof(header.layers), &h->payload);

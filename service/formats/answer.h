@@ -32,14 +32,16 @@ struct answer_prompt {
 };
 
 struct answer {
-    const char *model;       /* the id that requests use */
-    const char *weights;     /* their digest, in hex */
-    const char *output;      /* level: "hidden_states" */
-    const char *layers;      /* "0,1,2"; "" where the level has none, as with the next three */
-    const char *modalities;  /* "video,audio" */
-    const char *extractor;   /* "v2" */
-    const char *ltx_version; /* "2.5.0" */
-    int negative_index;      /* -1: there is no negative prompt */
+    const char *model;         /* the id that requests use */
+    const char *weights;       /* their digest, in hex */
+    const char *tokenizer;     /* its digest, likewise */
+    const char *gemma_version; /* "gemma4-12b-ltx-v1"; "" where the model names none */
+    const char *output;        /* level: "hidden_states" */
+    const char *layers;        /* "0,1,2"; "" where the level has none, as with the next three */
+    const char *modalities;    /* "video,audio" */
+    const char *extractor;     /* "v2" */
+    const char *ltx_version;   /* "2.5.0" */
+    int negative_index;        /* -1: there is no negative prompt */
     size_t n_prompts;
     const struct answer_prompt *prompts; /* [n_prompts] */
 };
@@ -62,8 +64,8 @@ struct layout {
 };
 
 /* `p<i>.<tensor>` for all tensors of all prompts, and as metadata, where there is such a thing:
- * extractor, layers, ltx_version, modalities, model, negative_index, output, tokens, truncated,
- * weights. */
+ * extractor, gemma_version, layers, ltx_version, modalities, model, negative_index, output,
+ * tokenizer, tokens, truncated, weights, widths. */
 int layout_safetensors(struct layout *out, const struct answer *a, struct error *err);
 /* The same in JSON, tensors in base64. ERR_SIZE: over ANSWER_JSON_MAX bytes of tensors. */
 int layout_json(struct layout *out, const struct answer *a, struct error *err);

@@ -40,6 +40,20 @@ static int append_prompt(struct layout *l, const struct answer_prompt *p, size_t
     return buf_printf(&l->text, err, "}}");
 }
 
+/* A version as its model names it; nothing where it names none. */
+static int append_version(struct buf *text, const char *name, const char *version,
+                          struct error *err)
+{
+    int rc;
+
+    if (version[0] == '\0')
+        return OK;
+    if ((rc = buf_printf(text, err, "\"%s\":", name)) != OK ||
+        (rc = json_text_append(text, version, err)) != OK)
+        return rc;
+    return buf_printf(text, err, ",");
+}
+
 /* What the level has: layers, or modalities and whose they are. */
 static int append_level(struct buf *text, const struct answer *a, struct error *err)
 {
@@ -61,12 +75,11 @@ static int append_level(struct buf *text, const struct answer *a, struct error *
         (a->extractor[0] != '\0' &&
          (rc = buf_printf(text, err, "\"extractor\":\"%s\",", a->extractor)) != OK))
         return rc;
-    if (a->ltx_version[0] == '\0')
-        return OK;
-    if ((rc = buf_printf(text, err, "\"ltx_version\":")) != OK ||
-        (rc = json_text_append(text, a->ltx_version, err)) != OK)
+    if ((rc = append_version(text, "ltx_version", a->ltx_version, err)) != OK ||
+        (rc = buf_printf(text, err, "\"widths\":[")) != OK ||
+        (rc = answer_append_widths(text, a, err)) != OK)
         return rc;
-    return buf_printf(text, err, ",");
+    return buf_printf(text, err, "],");
 }
 
 int layout_json(struct layout *out, const struct answer *a, struct error *err)
@@ -84,7 +97,9 @@ int layout_json(struct layout *out, const struct answer *a, struct error *err)
                          bytes, ANSWER_JSON_MAX);
     if ((rc = buf_printf(&out->text, err, "{\"model\":")) != OK ||
         (rc = json_text_append(&out->text, a->model, err)) != OK ||
-        (rc = buf_printf(&out->text, err, ",\"weights\":\"%s\",", a->weights)) != OK ||
+        (rc = buf_printf(&out->text, err, ",\"weights\":\"%s\",\"tokenizer\":\"%s\",", a->weights,
+                         a->tokenizer)) != OK ||
+        (rc = append_version(&out->text, "gemma_version", a->gemma_version, err)) != OK ||
         (rc = append_level(&out->text, a, err)) != OK ||
         (a->negative_index >= 0 &&
          (rc = buf_printf(&out->text, err, "\"negative_index\":%d,", a->negative_index)) != OK) ||

@@ -66,6 +66,27 @@ int answer_append_truncated(struct buf *out, const struct answer *a, struct erro
     return rc;
 }
 
+bool answer_is_beside(const struct answer_tensor *t)
+{
+    return strcmp(t->name, "mask") == 0 || strcmp(t->name, "token_ids") == 0;
+}
+
+int answer_append_widths(struct buf *out, const struct answer *a, struct error *err)
+{
+    const struct answer_prompt *p = &a->prompts[0]; /* all have the same */
+    bool any = false;
+    int rc = OK;
+
+    for (int i = 0; i < p->n_tensors && rc == OK; i++) {
+        const struct answer_tensor *t = &p->tensors[i];
+        if (answer_is_beside(t) || t->n_dims == 0)
+            continue;
+        rc = buf_printf(out, err, "%s%zu", any ? "," : "", t->shape[t->n_dims - 1]);
+        any = true;
+    }
+    return rc;
+}
+
 size_t answer_prompt_bytes(const struct answer_prompt *p)
 {
     size_t bytes = 0;

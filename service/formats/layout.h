@@ -10,4 +10,8 @@ int layout_add_tensors(struct layout *l, enum segment_kind kind, size_t prompt, 
 /* "6,1" and "false,true": what safetensors' metadata says of the prompts. */
 int answer_append_tokens(struct buf *out, const struct answer *a, struct error *err);
 int answer_append_truncated(struct buf *out, const struct answer *a, struct error *err);
+/* "4096,2048": the widths of what the level has, in the order of its tensors. */
+int answer_append_widths(struct buf *out, const struct answer *a, struct error *err);
+/* A tensor that goes with the level's: mask or ids. */
+bool answer_is_beside(const struct answer_tensor *t);
 size_t answer_prompt_bytes(const struct answer_prompt *p);

@@ -13,11 +13,6 @@ static const char *numpy_type(const char *dtype)
                                        : NULL;
 }
 
-static bool is_beside(const struct answer_tensor *t)
-{
-    return strcmp(t->name, "mask") == 0 || strcmp(t->name, "token_ids") == 0;
-}
-
 int layout_npy(struct layout *out, const struct answer *a, struct error *err)
 {
     const struct answer_tensor *t = &a->prompts[0].tensors[0];
@@ -29,7 +24,7 @@ int layout_npy(struct layout *out, const struct answer *a, struct error *err)
         return error_set(err, ERR_INPUT, "npy holds one tensor, so it takes one prompt, not %zu",
                          a->n_prompts);
     for (int i = 1; i < a->prompts[0].n_tensors; i++)
-        if (!is_beside(&a->prompts[0].tensors[i]))
+        if (!answer_is_beside(&a->prompts[0].tensors[i]))
             return error_set(err, ERR_INPUT,
                              "npy holds one tensor, and this result has %s and %s; ask for one of "
                              "the modalities, or for another format",

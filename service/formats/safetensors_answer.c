@@ -39,7 +39,8 @@ static int fill_entries(struct entries *e, const struct answer *a, struct error 
 int layout_safetensors(struct layout *out, const struct answer *a, struct error *err)
 {
     struct buf tokens = {.max = TEXT_MAX}, truncated = {.max = TEXT_MAX};
-    struct safetensors_metadata metadata[10];
+    struct buf widths = {.max = TEXT_MAX};
+    struct safetensors_metadata metadata[13];
     struct entries entries = {0};
     size_t n = 0;
     char negative[16];
@@ -48,10 +49,13 @@ int layout_safetensors(struct layout *out, const struct answer *a, struct error 
     *out = (struct layout){.text.max = 16 * TEXT_MAX};
     if ((rc = fill_entries(&entries, a, err)) != OK ||
         (rc = answer_append_tokens(&tokens, a, err)) != OK ||
-        (rc = answer_append_truncated(&truncated, a, err)) != OK)
+        (rc = answer_append_truncated(&truncated, a, err)) != OK ||
+        (rc = answer_append_widths(&widths, a, err)) != OK)
         goto out;
     if (a->extractor[0] != '\0')
         metadata[n++] = (struct safetensors_metadata){"extractor", a->extractor};
+    if (a->gemma_version[0] != '\0')
+        metadata[n++] = (struct safetensors_metadata){"gemma_version", a->gemma_version};
     if (a->layers[0] != '\0')
         metadata[n++] = (struct safetensors_metadata){"layers", a->layers};
     if (a->ltx_version[0] != '\0')
@@ -64,9 +68,12 @@ int layout_safetensors(struct layout *out, const struct answer *a, struct error 
         metadata[n++] = (struct safetensors_metadata){"negative_index", negative};
     }
     metadata[n++] = (struct safetensors_metadata){"output", a->output};
+    metadata[n++] = (struct safetensors_metadata){"tokenizer", a->tokenizer};
     metadata[n++] = (struct safetensors_metadata){"tokens", tokens.data};
     metadata[n++] = (struct safetensors_metadata){"truncated", truncated.data};
     metadata[n++] = (struct safetensors_metadata){"weights", a->weights};
+    if (widths.len > 0)
+        metadata[n++] = (struct safetensors_metadata){"widths", widths.data};
     if ((rc = safetensors_write_header(&out->text, entries.list, entries.n, metadata, n, err)) !=
             OK ||
         (rc = layout_add_text(out, err)) != OK)
@@ -78,6 +85,7 @@ out:
         layout_free(out);
     buf_free(&tokens);
     buf_free(&truncated);
+    buf_free(&widths);
     free(entries.list);
     free(entries.names);
     return rc;

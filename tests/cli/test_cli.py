@@ -86,9 +86,10 @@ class Encode(Case):
         self.assertEqual(tensors["p1.hidden_states"][:2], ("BF16", [8, 1, 128]))
         self.assertEqual(struct.unpack("<i", tensors["p1.token_ids"][2]), (2,))  # <bos>
         self.assertRegex(metadata.pop("weights"), "^[0-9a-f]{64}$")
+        self.assertRegex(metadata.pop("tokenizer"), "^[0-9a-f]{64}$")
         self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "model": "gemma3-tiny",
                                     "output": "hidden_states", "tokens": "6,1",
-                                    "truncated": "false,false"})
+                                    "truncated": "false,false", "widths": "128"})
         self.assertEqual([p.name for p in self.dir.iterdir()], ["out.safetensors"])
 
     def test_same_bytes_again_and_from_another_folder(self):
@@ -279,9 +280,11 @@ class Levels(Case):
         self.assertEqual(list(self.shapes(tensors).items()), list(want.items()))
         self.assertEqual(tensors["p1.mask"][2], struct.pack("<q", 1) * 1024)
         self.assertRegex(metadata.pop("weights"), "^[0-9a-f]{64}$")
+        self.assertRegex(metadata.pop("tokenizer"), "^[0-9a-f]{64}$")
         self.assertEqual(metadata, {"extractor": "v2", "modalities": "video,audio",
                                     "model": "gemma3-tiny", "output": "embeddings",
-                                    "tokens": "6,1", "truncated": "false,false"})
+                                    "tokens": "6,1", "truncated": "false,false",
+                                    "widths": "192,64"})
         named = self.encode("--output", "embeddings", "--modalities", "audio,video", "a red fox", "")
         self.assertEqual(named[1], tensors)
 
@@ -295,7 +298,7 @@ class Levels(Case):
                                          "--modalities", "audio", "a red fox")
         self.assertEqual(list(audio), ["p0.audio_features", "p0.token_ids"])
         self.assertEqual(audio["p0.audio_features"], both["p0.audio_features"])
-        self.assertEqual(metadata["modalities"], "audio")
+        self.assertEqual((metadata["modalities"], metadata["widths"]), ("audio", "64"))
 
     def test_hidden_states_are_those_of_gemma_alone(self):
         _, tensors, metadata = self.encode("--output", "hidden_states", "a red fox")
@@ -309,7 +312,8 @@ class Levels(Case):
         self.assertEqual(self.shapes(tensors)["p0.audio"], ("BF16", [1024, 128]))
         self.assertEqual(metadata["extractor"], "v1")
         _, _, metadata = self.encode("x", ltx=(LTX4,), model=TINY4)
-        self.assertEqual(metadata["ltx_version"], "2.5.0")
+        self.assertEqual((metadata["ltx_version"], metadata["gemma_version"]),
+                         ("2.5.0", "gemma4-12b-ltx-v1"))
 
     def split(self, path):
         """The projection in a file of its own."""

@@ -645,6 +645,53 @@ static void without_audio(void)
     engine_close(e);
 }
 
+/* Weights of Gemma that hold a NaN: no result, and a sentence that names the tensor; as the files
+ * of a Gemma are large, it is found when it does harm. */
+static void a_nan_is_no_answer(void)
+{
+    static const char *const names[] = {"language_model.model.layers.3.mlp.up_proj.weight",
+                                        "language_model.model.embed_tokens.weight"};
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const enum engine_level levels[] = {ENGINE_HIDDEN_STATES, ENGINE_FEATURES,
+                                               ENGINE_EMBEDDINGS};
+    static const char folder[] = PE_SCRATCH_DIR "/embeddings/nan";
+    char from[4096], command[8400], checkpoint[4096];
+    struct engine_result r[2];
+    struct engine *e;
+    struct edit f;
+
+    golden_path(from, sizeof(from), "gemma3-tiny");
+    checkpoint_path(checkpoint, sizeof(checkpoint));
+    snprintf(command, sizeof(command), "rm -rf %s && cp -r %s %s", folder, from, folder);
+    CHECK(system(command) == 0);
+    for (int k = 0; k < 2; k++) {
+        static const bf16 nan_bits = 0x7fc0;
+        struct engine_request requests[3];
+        struct edit_tensor *t;
+        golden_path(from, sizeof(from), "gemma3-tiny/model.safetensors");
+        edit_load(&f, from);
+        t = edit_find(&f, names[k]);
+        CHECK_INT(t->type, DTYPE_BF16);
+        /* a number of the row of the first prompt's last token; in the other, just some number */
+        memcpy(t->data + (size_t)(k == 0 ? 5 : ids[2][n_ids[2] - 1]) * t->shape[1] * 2, &nan_bits,
+               2);
+        edit_write(&f, PE_SCRATCH_DIR "/embeddings/nan/model.safetensors", 0);
+        edit_free(&f);
+        CHECK_OK(try_model(&e, folder, checkpoint, NULL, ENGINE_CPU, DTYPE_F32, 0));
+        for (int i = 0; i < 3; i++) {
+            static const int32_t bos[] = {2};
+            requests[i] = (struct engine_request){.dtype = types[i], .level = levels[i]};
+            struct engine_prompt both[] = {{bos, 1, &requests[i]}, prompt_of(2, &requests[i])};
+            char want[256];
+            snprintf(want, sizeof(want), "model.safetensors: %s holds a NaN", names[k]);
+            CHECK_ERR(engine_encode(e, both, 2, r, &err), ERR_FORMAT, want);
+            CHECK(strncmp(err.text, k == 0 ? "prompt 0: a NaN in" : "prompt 1: a NaN in", 18) == 0);
+            CHECK(r[0].n_tensors == 0 && r[1].n_tensors == 0);
+        }
+        engine_close(e);
+    }
+}
+
 /* Settings that no fixture has: any number of blocks, a feed-forward without bias, one register. */
 static void no_blocks_and_no_biases(void)
 {
@@ -1102,6 +1149,7 @@ static void run_with_gemma3(void)
     RUN(cuda);
     RUN(other_files);
     RUN(without_audio);
+    RUN(a_nan_is_no_answer);
     RUN(no_blocks_and_no_biases);
     RUN(wrong_weights_would_be_caught);
     RUN(from_the_reference_s_states);

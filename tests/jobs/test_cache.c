@@ -23,6 +23,8 @@ static struct cache_header header(size_t bytes)
 
     snprintf(h.model, sizeof(h.model), "gemma-3-12b");
     memset(h.weights, 'a', sizeof(h.weights) - 1);
+    memset(h.tokenizer, 'b', sizeof(h.tokenizer) - 1);
+    snprintf(h.gemma_version, sizeof(h.gemma_version), "gemma4 \"x\"");
     snprintf(h.output, sizeof(h.output), "hidden_states");
     snprintf(h.layers, sizeof(h.layers), "0,12,\"x\"");
     snprintf(h.modalities, sizeof(h.modalities), "video,audio");
@@ -117,6 +119,8 @@ static void a_result_comes_back_as_it_was(void)
     CHECK_TEXT(back.output, "hidden_states");
     CHECK_TEXT(back.layers, "0,12,\"x\"");
     CHECK_TEXT(back.modalities, "video,audio");
+    CHECK_TEXT(back.tokenizer, h.tokenizer);
+    CHECK_TEXT(back.gemma_version, "gemma4 \"x\"");
     CHECK_TEXT(back.extractor, "v2");
     CHECK_TEXT(back.ltx_version, "2.5.0");
     CHECK(back.n_tokens == 61 && back.truncated && back.n_tensors == 2);
@@ -354,8 +358,10 @@ static void results_come_and_go(void)
 }
 
 /* Of a small header: up to the output, and the tensor. */
-#define LEVEL  "\"modalities\":\"\",\"extractor\":\"\",\"ltx_version\":\"\",\"output\":"
-#define NAMES  "{\"version\":3,\"model\":\"m\",\"weights\":\"w\"," LEVEL
+#define LEVEL                                                                                      \
+    "\"tokenizer\":\"t\",\"gemma_version\":\"\",\"modalities\":\"\",\"extractor\":\"\",\"ltx_"     \
+    "version\":\"\",\"output\":"
+#define NAMES  "{\"version\":4,\"model\":\"m\",\"weights\":\"w\"," LEVEL
 #define TENSOR "{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}"
 
 static void hostile_headers(void)
@@ -367,7 +373,7 @@ static void hostile_headers(void)
         "null",
         "{\"version\":1}",
         /* each with one thing wrong */
-        "{\"version\":2,\"model\":\"m\",\"weights\":\"w\"," LEVEL
+        "{\"version\":3,\"model\":\"m\",\"weights\":\"w\"," LEVEL
         "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
         "\"tensors\":[" TENSOR "],\"bytes\":1,"
         "\"pieces\":[0],\"crc32c\":0}",

@@ -193,6 +193,8 @@ static void make(const struct fake *f, struct made *m, const struct payload *p)
     *h = (struct cache_header){.n_tokens = p->n_ids, .truncated = p->truncated};
     snprintf(h->model, sizeof(h->model), "%s", f->card.id);
     snprintf(h->weights, sizeof(h->weights), "%s", f->card.weights);
+    snprintf(h->tokenizer, sizeof(h->tokenizer), "%s", f->card.tokenizer);
+    snprintf(h->gemma_version, sizeof(h->gemma_version), "%s", f->card.gemma_version);
     snprintf(h->output, sizeof(h->output), "%s", p->output);
     snprintf(h->modalities, sizeof(h->modalities), "%s", p->modalities);
     if (p->n_layers > 0) {

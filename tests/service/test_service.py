@@ -322,9 +322,10 @@ class Main(Case):
         self.assertIn("encode;dur=", headers["server-timing"])
         tensors, metadata = read_safetensors(body)
         ids = self.tokens("a red fox")
+        self.assertRegex(metadata.pop("tokenizer"), "^[0-9a-f]{64}$")
         self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "model": "tiny",
                                     "output": "hidden_states", "tokens": str(len(ids)),
-                                    "truncated": "false", "weights": "a" * 64})
+                                    "truncated": "false", "weights": "a" * 64, "widths": "128"})
         self.assertEqual(list(tensors), ["p0.hidden_states", "p0.token_ids"])
         self.assertEqual(tensors["p0.hidden_states"],
                          ("BF16", [8, len(ids), 128], tensor(ids, range(8), 128)))
@@ -855,8 +856,9 @@ class Levels(Case):
         self.check(tensors, 0, "a red fox", "embeddings", ("video", "audio"))
         self.assertEqual(metadata, {
             "extractor": "v2", "ltx_version": "2.5.0", "modalities": "video,audio",
-            "model": "both", "output": "embeddings", "tokens": str(len(self.ids("a red fox"))),
-            "truncated": "false", "weights": "a" * 64})
+            "model": "both", "output": "embeddings", "tokenizer": self.models()["both"]["tokenizer"],
+            "tokens": str(len(self.ids("a red fox"))), "truncated": "false", "weights": "a" * 64,
+            "widths": "24,8"})
         self.assertEqual(list(metadata), sorted(metadata))
         again = self.ask(prompt="a red fox", output="embeddings")
         self.assertEqual(again[1]["x-cache"], "hit")
@@ -889,7 +891,8 @@ class Levels(Case):
         self.assertEqual(list(tensors), ["p0.hidden_states", "p0.token_ids"])
         self.assertEqual(metadata, {"layers": "0,1,2,3,4,5,6,7", "model": "both",
                                     "output": "hidden_states", "tokens": str(len(self.ids("one"))),
-                                    "truncated": "false", "weights": "a" * 64})
+                                    "tokenizer": self.models()["both"]["tokenizer"],
+                                    "truncated": "false", "weights": "a" * 64, "widths": "128"})
 
     def test_a_model_without_audio(self):
         _, tensors, metadata = self.tensors(model="mute", prompt="x")
@@ -920,8 +923,9 @@ class Levels(Case):
         ids = self.ids("formats")
         answer = json.loads(self.good(self.ask({"Accept": "application/json"}, **body))[1])
         self.assertEqual({k: v for k, v in answer.items() if k != "prompts"}, {
-            "model": "both", "weights": "a" * 64, "output": "embeddings",
-            "modalities": ["video", "audio"], "extractor": "v2", "ltx_version": "2.5.0"})
+            "model": "both", "weights": "a" * 64, "tokenizer": self.models()["both"]["tokenizer"],
+            "output": "embeddings", "widths": [24, 8], "modalities": ["video", "audio"],
+            "extractor": "v2", "ltx_version": "2.5.0"})
         tensors = answer["prompts"][0]["tensors"]
         self.assertEqual(list(tensors), ["video", "audio", "mask", "token_ids"])
         self.assertEqual((tensors["mask"]["dtype"], tensors["mask"]["shape"]), ("I64", [self.ROWS]))
@@ -972,9 +976,12 @@ class Levels(Case):
                                "result_too_large", "prompt 0's result")
         self.assertEqual(problem["bytes"], self.ROWS * (2 * (self.VIDEO + self.AUDIO) + 8) + 4 * n)
 
-    def test_models_say_what_comes_of_them(self):
-        models = {m["id"]: m for m in json.loads(
+    def models(self):
+        return {m["id"]: m for m in json.loads(
             self.good(self.service.request("GET", "/v1/models"))[1])["models"]}
+
+    def test_models_say_what_comes_of_them(self):
+        models = self.models()
         types = {"dtypes": ["bfloat16", "float16", "float32"]}
         states = {"layers": 8, "width": 128, **types}
         video, both = {"video_width": 24}, {"video_width": 24, "audio_width": 8}

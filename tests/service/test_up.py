@@ -116,7 +116,13 @@ class Up(unittest.TestCase):
                                         "gemma_version gemma4-12b-ltx-v1, but this one is a gemma3 "
                                         "without a gemma_version")
         self.check_engine_refuses(self.with_huge_weights(), "engine: a forward pass of <bos> gives "
-                                                            "no numbers")
+                                                            "no numbers: prompt 0: a NaN in its "
+                                                            "audio: the weights are too large, or "
+                                                            "damaged")
+        self.check_engine_refuses(LTX, "engine: a forward pass of <bos> gives no numbers: prompt 0: "
+                                       "a NaN in its video: model.safetensors: language_model.model."
+                                       "layers.2.mlp.down_proj.weight holds a NaN or an infinity",
+                                  self.with_a_nan())
         self.stop()
 
     def with_huge_weights(self):
@@ -131,11 +137,23 @@ class Up(unittest.TestCase):
         path.write_bytes(data)
         return path
 
-    def check_engine_refuses(self, ltx, sentence):
+    def with_a_nan(self):
+        """A Gemma of which one number is none."""
+        folder = self.state / "nan"
+        shutil.copytree(TINY, folder)
+        data = bytearray((folder / "model.safetensors").read_bytes())
+        length, = struct.unpack("<Q", data[:8])
+        at = 8 + length + json.loads(data[8:8 + length])[
+            "language_model.model.layers.2.mlp.down_proj.weight"]["data_offsets"][0]
+        data[at:at + 2] = b"\xc0\x7f"
+        (folder / "model.safetensors").write_bytes(data)
+        return folder
+
+    def check_engine_refuses(self, ltx, sentence, model=TINY):
         """One that is started beside ours."""
         state = str(self.state).replace(" ", "%20").replace(",", "%2C")
         result = subprocess.run(
-            [PROGRAM.parent / "prompt-encoder-engine", "--model", TINY, "--ltx", ltx,
+            [PROGRAM.parent / "prompt-encoder-engine", "--model", model, "--ltx", ltx,
              *(f"--redis-{name}=unix:{state}/{name}.sock" for name in ("queue", "cache")),
              "--admin-listen=127.0.0.1:0"], capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 1)

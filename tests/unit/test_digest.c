@@ -211,6 +211,45 @@ static void a_packed_model_is_remembered(void)
     model_file_close(m);
 }
 
+/* The same tensors compute other numbers under other settings. */
+static void settings_are_part_of_it(void)
+{
+    static const char *const edits[] = {
+        "s/\"rope_theta\": 1000000/\"rope_theta\": 500000/",
+        "s/\"factor\": 8.0/\"factor\": 4.0/",
+        "s/\"rope_local_base_freq\": 10000/\"rope_local_base_freq\": 10001/",
+        "s/\"sliding_window\": 32/\"sliding_window\": 33/",
+        "s/\"sliding_window_pattern\": 6/\"sliding_window_pattern\": 5/",
+        "s/\"query_pre_attn_scalar\": 48/\"query_pre_attn_scalar\": 64/",
+        "s/\"rms_norm_eps\": 1e-06/\"rms_norm_eps\": 1e-05/",
+        "s/\"model_type\": \"gemma3\"/\"gemma_version\": \"x\", \"model_type\": \"gemma3\"/"};
+    enum { N = sizeof(edits) / sizeof(edits[0]) };
+    char digests[N + 1][MODEL_DIGEST_SIZE], fresh[MODEL_DIGEST_SIZE], command[4096];
+
+    empty_cache();
+    copy_model();
+    wait_for_the_clock();
+    digest_of(digests[N], FOLDER, true);
+    for (int i = 0; i < N; i++) { /* the weights' file stays the one that is remembered */
+        snprintf(command, sizeof(command),
+                 "sed '%s' " PE_TESTS_DIR "/golden/gemma3-tiny/config.json > " FOLDER
+                 "/config.json",
+                 edits[i]);
+        shell(command);
+        digest_of(digests[i], FOLDER, true);
+        digest_of(fresh, FOLDER, false);
+        CHECK_TEXT(digests[i], fresh);
+        CHECK(strcmp(digests[i], digests[N]) != 0);
+        for (int k = 0; k < i; k++)
+            CHECK(strcmp(digests[i], digests[k]) != 0);
+    }
+    /* what decides nothing is no part of it */
+    shell("sed 's/\"use_cache\": true/\"use_cache\": false/' " PE_TESTS_DIR
+          "/golden/gemma3-tiny/config.json > " FOLDER "/config.json");
+    digest_of(fresh, FOLDER, true);
+    CHECK_TEXT(fresh, digests[N]);
+}
+
 /* ---- with an LTX checkpoint ---- */
 
 #define LTX PE_SCRATCH_DIR "/digest-ltx.safetensors"
@@ -293,6 +332,7 @@ int main(void)
     RUN(a_known_one_costs_no_reading);
     RUN(a_changed_file_is_hashed_anew);
     RUN(a_packed_model_is_remembered);
+    RUN(settings_are_part_of_it);
     RUN(a_checkpoint_is_part_of_it);
     RUN(a_changed_checkpoint_is_hashed_anew);
     RUN(without_a_folder_it_is_hashed);

@@ -132,6 +132,29 @@ static void bf16_rounds_to_nearest_even(void)
     CHECK((encoded(float_of(0xff800001), DTYPE_F16) & 0x7fffu) > 0x7c00u);
 }
 
+static void a_nan_is_found_wherever_it_is(void)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    enum { N = 37 };
+    uint8_t bytes[N * 4 + 1];
+
+    for (size_t k = 0; k < sizeof(types) / sizeof(types[0]); k++) {
+        float values[N];
+        for (int i = 0; i < N; i++)
+            values[i] = i % 3 == 0 ? INFINITY : i % 3 == 1 ? -INFINITY : 65000.0f * (float)(i - 9);
+        dtype_encode(bytes + 1, values, types[k], N);
+        CHECK(!dtype_has_nan(bytes + 1, types[k], N)); /* too large is no NaN */
+        for (int i = 0; i < N; i++) {
+            float whole = values[i];
+            values[i] = i % 2 == 0 ? (float)NAN : float_of(0xff800001);
+            dtype_encode(bytes + 1, values, types[k], N);
+            CHECK(dtype_has_nan(bytes + 1, types[k], N));
+            CHECK(!dtype_has_nan(bytes + 1, types[k], (size_t)i)); /* what is before it is whole */
+            values[i] = whole;
+        }
+    }
+}
+
 static void f32_passes_through_at_any_alignment(void)
 {
     const float want[2] = {-0.0f, 3.14159f};
@@ -173,6 +196,7 @@ int main(void)
     RUN(every_f16_decodes_exactly_and_encodes_back);
     RUN(f16_rounds_to_nearest_even);
     RUN(bf16_rounds_to_nearest_even);
+    RUN(a_nan_is_found_wherever_it_is);
     RUN(f32_passes_through_at_any_alignment);
     RUN(sizes_are_whole_blocks_and_do_not_overflow);
     RUN(every_kind_has_a_name_and_a_size);

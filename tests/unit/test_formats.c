@@ -10,6 +10,8 @@ static struct error err;
 static struct answer_prompt prompts[2];
 static const struct answer answer = {.model = "tiny \"1\"",
                                      .weights = "ab12",
+                                     .tokenizer = "cd34",
+                                     .gemma_version = "",
                                      .output = "hidden_states",
                                      .layers = "5",
                                      .modalities = "",
@@ -84,7 +86,8 @@ static void safetensors(void)
 {
     static const char header[] =
         "{\"__metadata__\":{\"layers\":\"5\",\"model\":\"tiny \\\"1\\\"\",\"output\":"
-        "\"hidden_states\",\"tokens\":\"2,2\",\"truncated\":\"false,true\",\"weights\":\"ab12\"},"
+        "\"hidden_states\",\"tokenizer\":\"cd34\",\"tokens\":\"2,2\",\"truncated\":\"false,true\","
+        "\"weights\":\"ab12\",\"widths\":\"3\"},"
         "\"p0.hidden_states\":{\"dtype\":\"BF16\",\"shape\":[1,2,3],\"data_offsets\":[0,12]},"
         "\"p0.token_ids\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[12,20]},"
         "\"p1.hidden_states\":{\"dtype\":\"BF16\",\"shape\":[1,2,3],\"data_offsets\":[20,32]},"
@@ -126,6 +129,8 @@ static struct answer embeddings(void)
 {
     return (struct answer){.model = "m",
                            .weights = "ab12",
+                           .tokenizer = "cd34",
+                           .gemma_version = "g \"4\"",
                            .output = "embeddings",
                            .layers = "",
                            .modalities = "video,audio",
@@ -139,9 +144,11 @@ static struct answer embeddings(void)
 static void levels_without_layers(void)
 {
     static const char header[] =
-        "{\"__metadata__\":{\"extractor\":\"v2\",\"ltx_version\":\"2.5.0 \\\"a\\\"\","
-        "\"modalities\":\"video,audio\",\"model\":\"m\",\"output\":\"embeddings\",\"tokens\":\"1\","
-        "\"truncated\":\"false\",\"weights\":\"ab12\"},"
+        "{\"__metadata__\":{\"extractor\":\"v2\",\"gemma_version\":\"g "
+        "\\\"4\\\"\",\"ltx_version\":\"2.5.0 \\\"a\\\"\","
+        "\"modalities\":\"video,audio\",\"model\":\"m\",\"output\":\"embeddings\",\"tokenizer\":"
+        "\"cd34\",\"tokens\":\"1\","
+        "\"truncated\":\"false\",\"weights\":\"ab12\",\"widths\":\"2,1\"},"
         "\"p0.video\":{\"dtype\":\"F16\",\"shape\":[1,2],\"data_offsets\":[0,4]},"
         "\"p0.audio\":{\"dtype\":\"F16\",\"shape\":[1,1],\"data_offsets\":[4,6]},"
         "\"p0.mask\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[6,14]},"
@@ -161,6 +168,10 @@ static void levels_without_layers(void)
     CHECK_TEXT(json_string_value(json_object_get(root, "output")), "embeddings");
     CHECK_TEXT(json_string_value(json_object_get(root, "extractor")), "v2");
     CHECK_TEXT(json_string_value(json_object_get(root, "ltx_version")), "2.5.0 \"a\"");
+    CHECK_TEXT(json_string_value(json_object_get(root, "gemma_version")), "g \"4\"");
+    CHECK_TEXT(json_string_value(json_object_get(root, "tokenizer")), "cd34");
+    CHECK_INT(json_array_size(json_object_get(root, "widths")), 2);
+    CHECK_INT(json_integer_value(json_array_get(json_object_get(root, "widths"), 0)), 2);
     CHECK_INT(json_array_size(json_object_get(root, "modalities")), 2);
     CHECK_TEXT(json_string_value(json_array_get(json_object_get(root, "modalities"), 1)), "audio");
     json_decref(root);
@@ -170,7 +181,7 @@ static void levels_without_layers(void)
     a.ltx_version = "";
     CHECK_OK(layout_json(&l, &a, &err));
     CHECK(strstr(l.text.data, ",\"output\":\"embeddings\",\"modalities\":[\"audio\"],"
-                              "\"extractor\":\"v2\",\"prompts\":[") != NULL);
+                              "\"extractor\":\"v2\",\"widths\":[2,1],\"prompts\":[") != NULL);
     layout_free(&l);
 }
 
