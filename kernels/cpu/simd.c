@@ -365,9 +365,18 @@ static int simd_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w
 }
 
 /* ---- attention, full_attention: a task is one query head of up to ROWS tokens of one prompt
- * (of one block of rows) ---- */
+ * (of one block of rows) ----
+ *
+ * Scores are kept with the rows in the lanes: a key's number is multiplied with ROWS queries at
+ * once, so neither a score nor the softmax needs a sum or a maximum across lanes. */
 
-enum { ROWS = 16, COLS = 64 };
+enum {
+    ROWS = 16,
+    COLS = 64,
+    ROW_VECS = ROWS / W,
+    SCORE_COLS = W / 2,          /* keys of a tile: with ROW_VECS, 8 sums */
+    VALUE_ROWS = W == 16 ? 8 : 4 /* rows of a tile, of 2 vectors each */
+};
 
 struct attention_args {
     void *o;
@@ -382,76 +391,76 @@ struct attention_args {
     int P;         /* rows of a block */
 };
 
-/* scores[r][c] = q[r] . k[c] * scale for 4 rows and 4 columns at once */
-static void score_tile(float scores[ROWS][COLS], const float *const *q, const float *const *k,
-                       int r, int c, int E, float scale)
+/* scores[c][r] = q[r] . k[c] * scale for all rows and SCORE_COLS keys from c on */
+static void score_tile(float scores[COLS][ROWS], float q[OPS_MAX_HEAD][ROWS], const float *const *k,
+                       int c, int E, float scale)
 {
-    vec sums[4][4] = {0};
+    vec sums[SCORE_COLS][ROW_VECS] = {0};
 
-    for (int e = 0; e < E; e += W) {
-        vec k0 = load(k[c] + e), k1 = load(k[c + 1] + e);
-        vec k2 = load(k[c + 2] + e), k3 = load(k[c + 3] + e);
-        for (int i = 0; i < 4; i++) {
-            vec qi = load(q[r + i] + e);
-            sums[i][0] += qi * k0;
-            sums[i][1] += qi * k1;
-            sums[i][2] += qi * k2;
-            sums[i][3] += qi * k3;
+    for (int e = 0; e < E; e++)
+        for (int v = 0; v < ROW_VECS; v++) {
+            vec rows = load(q[e] + v * W);
+            for (int j = 0; j < SCORE_COLS; j++)
+                sums[j][v] += rows * k[c + j][e];
         }
-    }
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++)
-            scores[r + i][c + j] = sum_of(sums[i][j]) * scale;
+    for (int j = 0; j < SCORE_COLS; j++)
+        for (int v = 0; v < ROW_VECS; v++)
+            store(scores[c + j] + v * W, sums[j][v] * scale);
 }
 
-/* out[r] = out[r] * keep[r] + sum over c of p[r][c] * v[c], 4 rows and 2 vectors at once */
-static void value_tile(float out[ROWS][OPS_MAX_HEAD], float p[ROWS][COLS], const float *keep,
+/* out[r] = out[r] * keep[r] + sum over c of p[c][r] * v[c], VALUE_ROWS rows and 2 vectors */
+static void value_tile(float out[ROWS][OPS_MAX_HEAD], float p[COLS][ROWS], const float *keep,
                        const float *const *v, int n_cols, int r, int e)
 {
-    vec sums[4][2];
+    vec sums[VALUE_ROWS][2];
 
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < VALUE_ROWS; i++) {
         sums[i][0] = load(out[r + i] + e) * keep[r + i];
         sums[i][1] = load(out[r + i] + e + W) * keep[r + i];
     }
     for (int c = 0; c < n_cols; c++) {
         vec v0 = load(v[c] + e), v1 = load(v[c] + e + W);
-        for (int i = 0; i < 4; i++) {
-            sums[i][0] += p[r + i][c] * v0;
-            sums[i][1] += p[r + i][c] * v1;
+        for (int i = 0; i < VALUE_ROWS; i++) {
+            sums[i][0] += p[c][r + i] * v0;
+            sums[i][1] += p[c][r + i] * v1;
         }
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < VALUE_ROWS; i++) {
         store(out[r + i] + e, sums[i][0]);
         store(out[r + i] + e + W, sums[i][1]);
     }
 }
 
-/* Turns a row of scores into exponentials under the running maximum; returns by how much what was
- * summed before shrinks. */
-static float softmax_step(float *row, float *max, float *sum)
+/* Turns the scores of W rows into exponentials under the running maximum, which a row has as -inf
+ * while it has seen no key; `keep` says by how much what was summed before shrinks. */
+static void softmax_step(float *scores, int n_cols, float *max, float *sum, float *keep)
 {
-    vec largest = load(row), total = {0};
-    float new_max, keep;
+    vec largest = load(max), total = {0}, base, shrink;
 
-    for (int c = W; c < COLS; c += W)
-        largest = select_vec(load(row + c) > largest, load(row + c), largest);
-    new_max = max_of(largest);
-    if (new_max < *max)
-        new_max = *max;
-    if (new_max == -INFINITY) { /* nothing of this block is visible, nor was before */
-        memset(row, 0, COLS * sizeof(*row));
-        return 1.0f;
+    for (int c = 0; c < n_cols; c++) {
+        vec s = load(scores + c * ROWS);
+        largest = select_vec(s > largest, s, largest);
     }
-    keep = expf(*max - new_max);
-    for (int c = 0; c < COLS; c += W) {
-        vec p = exp_vec(load(row + c) - new_max);
-        store(row + c, p);
+    base = select_vec(largest == -INFINITY, (vec){0}, largest);
+    shrink = exp_vec(load(max) - base);
+    for (int c = 0; c < n_cols; c++) {
+        vec p = exp_vec(load(scores + c * ROWS) - base);
+        store(scores + c * ROWS, p);
         total += p;
     }
-    *sum = *sum * keep + sum_of(total);
-    *max = new_max;
-    return keep;
+    store(keep, shrink);
+    store(sum, load(sum) * shrink + total);
+    store(max, largest);
+}
+
+/* -inf where a key lies behind its row or out of the window. */
+static void mask_scores(float scores[COLS][ROWS], int row0, int key0, int n_cols, int window)
+{
+    for (int c = 0; c < n_cols; c++)
+        for (int r = 0; r < ROWS; r++) {
+            int distance = row0 + r - key0 - c;
+            scores[c][r] = distance < 0 || distance >= window ? -INFINITY : scores[c][r];
+        }
 }
 
 static void attend(const struct attention_args *a, int first_token, int n, int row0, int h)
@@ -461,37 +470,35 @@ static void attend(const struct attention_args *a, int first_token, int n, int r
     const float *prompt = a->qkv + first_token * stride;
     size_t k_at = (size_t)(a->H + h / (a->H / a->K)) * a->E, v_at = k_at + (size_t)a->K * a->E;
     int E = a->E, n_rows = n - row0 < ROWS ? n - row0 : ROWS, last = row0 + n_rows - 1;
-    int tile_rows = (n_rows + 3) / 4 * 4, last_key = a->causal ? last : n - 1;
+    int last_key = a->causal ? last : n - 1;
     int first_key = row0 - a->window < 0 ? 0 : row0 - a->window + 1;
-    float scores[ROWS][COLS], out[ROWS][OPS_MAX_HEAD], max[ROWS], sum[ROWS] = {0}, keep[ROWS];
-    const float *q[ROWS], *k[COLS], *v[COLS];
+    float q[OPS_MAX_HEAD][ROWS], scores[COLS][ROWS], out[ROWS][OPS_MAX_HEAD];
+    float max[ROWS], sum[ROWS] = {0}, keep[ROWS];
+    const float *k[COLS], *v[COLS];
 
-    for (int r = 0; r < tile_rows; r++) { /* rows past the end repeat the last one, unread */
+    for (int r = 0; r < ROWS; r++) { /* rows past the end repeat the last one, unread */
         int row = row0 + r <= last ? row0 + r : last;
-        q[r] = prompt + row * stride + (size_t)h * E;
+        const float *from = prompt + row * stride + (size_t)h * E;
+        for (int e = 0; e < E; e++)
+            q[e][r] = from[e];
         max[r] = -INFINITY;
         memset(out[r], 0, (size_t)E * sizeof(float));
     }
     for (int key0 = first_key / COLS * COLS; key0 <= last_key; key0 += COLS) {
         int n_cols = last_key + 1 - key0 < COLS ? last_key + 1 - key0 : COLS;
-        int tile_cols = (n_cols + 3) / 4 * 4;
-        for (int c = 0; c < tile_cols; c++) {
+        for (int c = 0; c < COLS; c++) { /* keys past the end, too */
             int key = key0 + c <= last_key ? key0 + c : last_key;
             k[c] = prompt + key * stride + k_at;
             v[c] = prompt + key * stride + v_at;
         }
-        for (int r = 0; r < tile_rows; r += 4)
-            for (int c = 0; c < tile_cols; c += 4)
-                score_tile(scores, q, k, r, c, E, a->scale);
-        for (int r = 0; r < tile_rows; r++) {
-            int row = row0 + r <= last ? row0 + r : last, seen = a->causal ? row : last_key;
-            for (int c = 0; c < COLS; c++)
-                if (key0 + c > seen || row - key0 - c >= a->window)
-                    scores[r][c] = -INFINITY;
-            keep[r] = softmax_step(scores[r], &max[r], &sum[r]);
-        }
-        for (int r = 0; r < tile_rows; r += 4)
-            for (int e = 0; e < E; e += 2 * W)
+        for (int c = 0; c < n_cols; c += SCORE_COLS)
+            score_tile(scores, q, k, c, E, a->scale);
+        if (a->causal)
+            mask_scores(scores, row0, key0, n_cols, a->window);
+        for (int r = 0; r < ROWS; r += W)
+            softmax_step(scores[0] + r, n_cols, max + r, sum + r, keep + r);
+        for (int e = 0; e < E; e += 2 * W)
+            for (int r = 0; r < n_rows; r += VALUE_ROWS)
                 value_tile(out, scores, keep, v, n_cols, r, e);
     }
     for (int r = 0; r < n_rows; r++) {
