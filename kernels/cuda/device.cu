@@ -78,6 +78,16 @@ out:
     return rc;
 }
 
+int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
+{
+    int rc = OK;
+
+    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
+    CUDA_TRY(cudaStreamSynchronize(d->stream));
+out:
+    return rc;
+}
+
 static int cuda_sync(struct device *d, struct error *err)
 {
     int rc = OK;

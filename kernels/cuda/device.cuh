@@ -96,6 +96,9 @@ static __device__ inline float warp_sum(float x)
 }
 
 extern "C" {
+/* Host memory to the device's, and there when this returns. On the device's stream: a plain
+ * cudaMemcpy may return while the last of it is on its way, and no stream of ours would wait. */
+int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_matmul_open(struct device *d, struct error *err);
 void cuda_matmul_close(struct device *d);
 int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,

@@ -57,13 +57,14 @@ int cuda_table_load(struct device *d, struct table **out, const void *data, enum
     t->D = D;
     bytes = (size_t)V * D * dtype_info(t->type)->bytes;
     CUDA_TRY(cudaMalloc(&t->data, bytes));
-    if (plain)
-        CUDA_TRY(cudaMemcpy(t->data, data, bytes, cudaMemcpyHostToDevice));
+    if (plain && (rc = cuda_store(d, t->data, data, bytes, err)) != OK)
+        goto out;
     for (int v = 0; !plain && v < V; v += STAGING_ROWS) {
         int n = V - v < STAGING_ROWS ? V - v : STAGING_ROWS;
         dtype_decode(rows, (const char *)data + v * row_bytes, type, (size_t)n * D);
-        CUDA_TRY(cudaMemcpy((float *)t->data + (size_t)v * D, rows, (size_t)n * D * sizeof(float),
-                            cudaMemcpyHostToDevice));
+        if ((rc = cuda_store(d, (float *)t->data + (size_t)v * D, rows,
+                             (size_t)n * D * sizeof(float), err)) != OK)
+            goto out;
     }
     *out = t;
     t = NULL;

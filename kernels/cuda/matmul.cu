@@ -202,8 +202,9 @@ int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_
         int n = m->N - row < step ? m->N - row : step;
         matrix_parts_decode(rows, parts, n_parts, K, row, n);
         dtype_encode(staging, rows, d->act, (size_t)n * K);
-        CUDA_TRY(cudaMemcpy((char *)m->data + (size_t)row * K * size, staging, (size_t)n * K * size,
-                            cudaMemcpyHostToDevice));
+        if ((rc = cuda_store(d, (char *)m->data + (size_t)row * K * size, staging,
+                             (size_t)n * K * size, err)) != OK)
+            goto out;
     }
     *out = m;
     m = NULL;
