@@ -15,6 +15,7 @@ static const struct command {
     {"encode", command_encode, "prompts to tensors, in this process"},
     {"tokenize", command_tokenize, "prompts to token ids, as JSON"},
     {"inspect", command_inspect, "what a model directory or file is"},
+    {"bench", command_bench, "how long prompts take on this machine"},
     {"models", command_models, "the models of a queue, and how to remove one"},
     {"up", command_up, "the whole service on this machine: Redis, engine, HTTP"},
 };

@@ -67,11 +67,20 @@ struct ops {
      * table_load: `data` (host, [V, D]) is borrowed until table_free. */
     int (*matrix_load)(struct device *d, struct matrix **out, const struct matrix_part *parts,
                        int n_parts, int K, struct error *err);
+    /* optional, see kernels/random_matrix.h: the same matrix made where it will lie */
+    int (*matrix_random)(struct device *d, struct matrix **out, int N, int K, float size,
+                         uint64_t seed, struct error *err);
     void (*matrix_free)(struct device *d, struct matrix *m); /* NULL is fine */
     size_t (*matrix_bytes)(const struct matrix *m);
     int (*table_load)(struct device *d, struct table **out, const void *data, enum dtype type,
                       int V, int D, struct error *err);
     void (*table_free)(struct device *d, struct table *t); /* NULL is fine */
+
+    /* What this hardware reaches at its best, measured now; takes some GB for a moment.
+     * bytes_per_s: reading memory; operations_per_s: a large product of random numbers in `act`.
+     * optional: NULL where nobody measures it. */
+    int (*measure)(struct device *d, double *bytes_per_s, double *operations_per_s,
+                   struct error *err);
 
     /* Rows of the embedding table.
      *     h[t,d] = table[ids[t],d] * scale

@@ -103,11 +103,15 @@ int cuda_matmul_open(struct device *d, struct error *err);
 void cuda_matmul_close(struct device *d);
 int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
                      int n_parts, int K, struct error *err);
+int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
+                       uint64_t seed, struct error *err);
 void cuda_matrix_free(struct device *d, struct matrix *m);
 size_t cuda_matrix_bytes(const struct matrix *m);
 int cuda_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
                     int D, struct error *err);
 void cuda_table_free(struct device *d, struct table *t);
+int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s,
+                 struct error *err);
 int cuda_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
                float scale, struct error *err);
 int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,

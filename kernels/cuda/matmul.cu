@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/random_number.h"
 
 enum { BLOCK = 256, BUCKETS = 1024, WORKSPACE_BYTES = 32 << 20, STAGING_BYTES = 32 << 20 };
 
@@ -211,6 +212,42 @@ int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_
 out:
     free(rows);
     free(staging);
+    cuda_matrix_free(d, m);
+    return rc;
+}
+
+template <typename Act>
+static __global__ void random_kernel(Act *to, size_t n, float size, uint64_t seed)
+{
+    size_t step = (size_t)gridDim.x * BLOCK;
+
+    for (size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += step)
+        put(&to[i], random_number(seed, i) * size);
+}
+
+int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
+                       uint64_t seed, struct error *err)
+{
+    size_t n = (size_t)N * K;
+    struct matrix *m;
+    int rc = OK;
+
+    *out = NULL;
+    if ((m = (struct matrix *)calloc(1, sizeof(*m))) == NULL)
+        return error_set(err, ERR_MEM, "cuda: no memory for a matrix");
+    m->N = N;
+    m->K = K;
+    m->bytes = n * dtype_info(d->act)->bytes;
+    CUDA_TRY(cudaMalloc(&m->data, m->bytes));
+    if (d->act == DTYPE_F32)
+        random_kernel<<<4096, BLOCK, 0, d->stream>>>((float *)m->data, n, size, seed);
+    else
+        random_kernel<<<4096, BLOCK, 0, d->stream>>>((__nv_bfloat16 *)m->data, n, size, seed);
+    if ((rc = launch_result(d, "random", err)) != OK)
+        goto out;
+    *out = m;
+    m = NULL;
+out:
     cuda_matrix_free(d, m);
     return rc;
 }
