@@ -6,8 +6,9 @@
  * Letters: T tokens of all prompts packed end to end, B prompts, D model width, H query heads,
  * K key/value heads, E head width, F feed-forward width, V vocabulary. Matrices are row-major.
  *
- * Numbers: the residual stream and what a matmul returns are float32; what a matmul reads is the
- * device's compute type ("act" below: F32 or BF16), rounded once where it is stored. Sums are
+ * Numbers: the residual stream is float32; what a matmul reads is the device's compute type ("act"
+ * below: F32 or BF16), rounded once where it is stored. What other ops make of a product before the
+ * next one is "mid": float32, or act where `mid_is_act` (where fewer bytes are faster). Sums are
  * float32 at least.
  *
  * Memory: every pointer handed to an op is memory of its device (`alloc`), but where "host" is
@@ -46,6 +47,7 @@ struct matrix_part {
 struct ops {
     const char *name;
     bool is_host; /* device memory can be read by the host as it is, once `sync` has returned */
+    bool mid_is_act;
 
     /* Devices and memory.
      * bind: makes the calling thread the device's; cheap, and needed when another had it before.
@@ -101,15 +103,27 @@ struct ops {
     int (*add_rmsnorm)(struct device *d, float *h, const float *x, const float *w, float scale,
                        int T, int D, float eps, struct error *err);
 
-    /* Product with a weight matrix.
-     *     y[t,n] = sum over k of x[t,k] * w[n,k]
-     * y [T, N] f32; x [T, K] act; w [N, K]. A row's sum does not depend on the other rows. */
-    int (*matmul)(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                  struct error *err);
+    /* optional: add_rmsnorm, then rmsnorm of the sum, in one step.
+     * y [T, D] act; next_w [D] f32 */
+    int (*add_rmsnorm_rmsnorm)(struct device *d, float *h, void *y, const float *x, const float *w,
+                               float scale, const float *next_w, int T, int D, float eps,
+                               struct error *err);
 
-    /* The same with a bias, stored or added to what is there.
+    /* Product with a weight matrix.
+     *     y[t,n] = bias[n] + sum over k of x[t,k] * w[n,k]
+     * y [T, N] mid; x [T, K] act; w [N, K]; bias [N] mid, or NULL: none. On a CPU a row's sum does
+     * not depend on the other rows. */
+    int (*matmul)(struct device *d, void *y, const void *x, const struct matrix *w,
+                  const void *bias, int T, struct error *err);
+
+    /* optional: matmul, then gelu, in one step.
+     * y [T, N] act; bias [N] mid, or NULL */
+    int (*matmul_gelu)(struct device *d, void *y, const void *x, const struct matrix *w,
+                       const void *bias, int T, struct error *err);
+
+    /* The same product in float32, stored or added to what is there.
      *     y[t,n] = (add ? y[t,n] : 0) + bias[n] + sum over k of x[t,k] * w[n,k]
-     * bias [N] f32, or NULL: none */
+     * y [T, N] f32; bias [N] f32, or NULL: none */
     int (*linear)(struct device *d, float *y, const void *x, const struct matrix *w,
                   const float *bias, bool add, int T, struct error *err);
 
@@ -119,9 +133,9 @@ struct ops {
      *               head[e+E/2]   = z[e+E/2] * cos[p,e] + z[e] * sin[p,e]       p = positions[t]
      * With norm_v also the norm alone, without a weight, of each value head:
      *     head[e] = head[e] / sqrt(mean(head^2) + eps)
-     * qkv [T, (H + 2K) * E] f32: H query heads, K key heads, K value heads (without norm_v left as
+     * qkv [T, (H + 2K) * E] mid: H query heads, K key heads, K value heads (without norm_v left as
      * they are); q_w, k_w [E] f32; cos, sin [any, E/2] f32; positions [T] int32; E even */
-    int (*qk_norm_rope)(struct device *d, float *qkv, const float *q_w, const float *k_w,
+    int (*qk_norm_rope)(struct device *d, void *qkv, const float *q_w, const float *k_w,
                         const float *cos, const float *sin, const int32_t *positions, int T, int H,
                         int K, int E, float eps, bool norm_v, struct error *err);
 
@@ -130,19 +144,19 @@ struct ops {
      *     j runs over the tokens of t's prompt with j <= t and t - j < window
      * o [T, H * E] act; qkv as above; begin [B + 1] int32: prompt b is tokens begin[b] ..
      * begin[b+1]-1, begin[0] = 0, begin[B] = T; window >= 1 (INT_MAX: no window) */
-    int (*attention)(struct device *d, void *o, const float *qkv, const int32_t *begin, int B,
-                     int T, int H, int K, int E, float scale, int window, struct error *err);
+    int (*attention)(struct device *d, void *o, const void *qkv, const int32_t *begin, int B, int T,
+                     int H, int K, int E, float scale, int window, struct error *err);
 
     /* Gated feed-forward: GELU by tanh of the gate, times the other half.
      *     y[t,f] = gelu(gu[t,f]) * gu[t,F+f]
      *     gelu(x) = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
-     * y [T, F] act; gu [T, 2F] f32 */
-    int (*geglu)(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
+     * y [T, F] act; gu [T, 2F] mid */
+    int (*geglu)(struct device *d, void *y, const void *gu, int T, int F, struct error *err);
 
     /* GELU by tanh.
      *     y[t,f] = gelu(x[t,f])
-     * y [T, F] act; x [T, F] f32 */
-    int (*gelu)(struct device *d, void *y, const float *x, int T, int F, struct error *err);
+     * y [T, F] act; x [T, F] mid */
+    int (*gelu)(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 
     /* Each prompt's numbers brought into a range of 8 about their mean, n being its tokens.
      *     mean   = sum of the prompt's x / (n * D + 1e-6)
@@ -167,9 +181,9 @@ struct ops {
      *                                            q[b] = z[b] * cos[p,i] + z[a] * sin[p,i]
      *     split:        a = h * E + e, b = a + E/2, i = h * E/2 + e      e < E/2
      *     interleaved:  a = 2i, b = 2i + 1
-     * qkv [T, stride] f32: a row is q [W], k [W] and what is left as it is; q_w, k_w [W] f32;
+     * qkv [T, stride] mid: a row is q [W], k [W] and what is left as it is; q_w, k_w [W] f32;
      * cos, sin [P, W/2] f32; row t has position p = t % P; E even */
-    int (*wide_qk_norm_rope)(struct device *d, float *qkv, const float *q_w, const float *k_w,
+    int (*wide_qk_norm_rope)(struct device *d, void *qkv, const float *q_w, const float *k_w,
                              const float *cos, const float *sin, int T, int P, int H, int E,
                              int stride, bool interleaved, float eps, struct error *err);
 
@@ -177,9 +191,9 @@ struct ops {
      *     o[t,h,:] = softmax over j of (q[t,h,:] . k[j,h,:] * scale) applied to v[j,h,:]
      *                * (gated ? 2 / (1 + e^-g[t,h]) : 1)
      *     j runs over the P rows of t's block
-     * o [T, H * E] act; qkvg [T, 3 * H * E + (gated ? H : 0)] f32: a row is q, k, v, g;
+     * o [T, H * E] act; qkvg [T, 3 * H * E + (gated ? H : 0)] mid: a row is q, k, v, g;
      * T % P == 0 */
-    int (*full_attention)(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+    int (*full_attention)(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                           float scale, bool gated, struct error *err);
 };
 

@@ -31,7 +31,7 @@ struct ltx {
     /* a connector's activations, on the device; R is max_prompts * LTX_ROWS, W the wider one */
     int32_t *first, *count; /* [max_prompts] */
     float *h;               /* [R, W] the residual stream */
-    float *wide;            /* [R, max(3W + H, 4W)] q, k, v and gate; then the feed-forward */
+    void *wide;             /* [R, max(3W + H, 4W)] mid: q, k, v and gate; then the feed-forward */
     void *x;                /* [R, 4W] act: what the next matmul reads */
 
     _Atomic uint64_t steps;
@@ -53,6 +53,7 @@ static int take_memory(struct ltx *x, struct error *err)
     const struct ltx_weights *w = x->weights;
     size_t T = (size_t)x->max_batch_tokens, rows = (size_t)x->max_prompts * LTX_ROWS;
     size_t W = 0, wide = 0, act = dtype_info(x->act)->bytes;
+    size_t mid = w->ops->mid_is_act ? act : sizeof(float);
     int rc = OK;
 
     if ((x->host_begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
@@ -73,7 +74,7 @@ static int take_memory(struct ltx *x, struct error *err)
     x->first = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->count = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->h = take(x, rows * W, sizeof(float), &rc, err);
-    x->wide = take(x, rows * wide, sizeof(float), &rc, err);
+    x->wide = take(x, rows * wide, mid, &rc, err);
     x->x = take(x, rows * 4 * W, act, &rc, err);
     return rc;
 }
@@ -175,6 +176,25 @@ const float *ltx_features(const struct ltx *x, enum ltx_modality modality)
 
 /* ---- the connectors ---- */
 
+/* gelu(in(x)) of R rows, F numbers each; *out is where it lies, act. In one step it cannot take the
+ * place of x, which it reads. */
+static int feed_forward_in(struct ltx *x, const struct ltx_block *b, int R, int F, void **out,
+                           struct error *err)
+{
+    const struct ops *ops = x->weights->ops;
+    struct device *d = x->weights->device;
+    int rc;
+
+    if (ops->matmul_gelu != NULL) {
+        *out = x->wide;
+        return ops->matmul_gelu(d, x->wide, x->x, b->ff_in.w, b->ff_in.bias, R, err);
+    }
+    *out = x->x;
+    if ((rc = ops->matmul(d, x->wide, x->x, b->ff_in.w, b->ff_in.bias, R, err)) != OK)
+        return rc;
+    return ops->gelu(d, x->x, x->wide, R, F, err);
+}
+
 static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
                          const struct ltx_block *b, const struct ltx_connector_config *config,
                          int R, struct error *err)
@@ -184,10 +204,11 @@ static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
     struct device *d = x->weights->device;
     int W = config->W, H = config->H, E = config->E, stride = 3 * W + (all->gated ? H : 0), rc;
     float scale = (float)(1.0 / sqrt(E));
+    void *inner;
 
     /* attention: h += out(gate * attention(norm(h))) */
     if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
-        (rc = ops->linear(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, false, R, err)) != OK ||
+        (rc = ops->matmul(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, R, err)) != OK ||
         (rc = ops->wide_qk_norm_rope(d, x->wide, b->q_norm, b->k_norm, c->cos, c->sin, R, LTX_ROWS,
                                      H, E, stride, all->rope == LTX_ROPE_INTERLEAVED, EPS, err)) !=
             OK ||
@@ -197,9 +218,8 @@ static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
         return rc;
     /* feed-forward: h += out(gelu(in(norm(h)))) */
     if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
-        (rc = ops->linear(d, x->wide, x->x, b->ff_in.w, b->ff_in.bias, false, R, err)) != OK ||
-        (rc = ops->gelu(d, x->x, x->wide, R, 4 * W, err)) != OK ||
-        (rc = ops->linear(d, x->h, x->x, b->ff_out.w, b->ff_out.bias, true, R, err)) != OK)
+        (rc = feed_forward_in(x, b, R, 4 * W, &inner, err)) != OK ||
+        (rc = ops->linear(d, x->h, inner, b->ff_out.w, b->ff_out.bias, true, R, err)) != OK)
         return rc;
     atomic_fetch_add_explicit(&x->steps, 1, memory_order_relaxed);
     return OK;

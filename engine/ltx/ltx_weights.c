@@ -67,20 +67,35 @@ static void advance(struct loader *l, uint64_t bytes)
         l->progress(l->progress_arg, l->bytes_done);
 }
 
-/* n floats of the host's to the device. */
-static int put(struct loader *l, float **out, const float *host, size_t n, struct error *err)
+/* n floats of the host's to the device, as numbers of that type (F32 or BF16). */
+static int put_as(struct loader *l, void **out, enum dtype type, const float *host, size_t n,
+                  struct error *err)
 {
     struct ltx_weights *w = l->w;
-    void *memory;
+    size_t bytes = n * dtype_info(type)->bytes;
+    void *encoded = malloc(bytes);
     int rc;
 
-    if ((rc = w->ops->alloc(w->device, &memory, n * sizeof(float), err)) != OK)
-        return rc;
+    if (encoded == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %zu numbers", n);
+    dtype_encode(encoded, host, type, n);
+    if ((rc = w->ops->alloc(w->device, out, bytes, err)) != OK)
+        goto out;
+    w->bytes += bytes;
+    if ((rc = w->ops->upload(w->device, *out, encoded, bytes, err)) == OK)
+        rc = w->ops->sync(w->device, err); /* the host's goes away */
+out:
+    free(encoded);
+    return rc;
+}
+
+static int put(struct loader *l, float **out, const float *host, size_t n, struct error *err)
+{
+    void *memory = NULL;
+    int rc = put_as(l, &memory, DTYPE_F32, host, n, err);
+
     *out = memory;
-    w->bytes += n * sizeof(float);
-    if ((rc = w->ops->upload(w->device, memory, host, n * sizeof(float), err)) != OK)
-        return rc;
-    return w->ops->sync(w->device, err); /* the host's may go away */
+    return rc;
 }
 
 /* [n] of one number. */
@@ -100,7 +115,7 @@ static int put_constant(struct loader *l, float **out, float value, int n, struc
     return rc;
 }
 
-static int random_floats(struct loader *l, float **out, size_t n, struct error *err)
+static int random_floats(struct loader *l, void **out, enum dtype type, size_t n, struct error *err)
 {
     float *host = malloc(n * sizeof(float));
     int rc;
@@ -110,7 +125,7 @@ static int random_floats(struct loader *l, float **out, size_t n, struct error *
     l->n_random++;
     for (size_t i = 0; i < n; i++)
         host[i] = random_number(l->n_random, i);
-    rc = put(l, out, host, n, err);
+    rc = put_as(l, out, type, host, n, err);
     free(host);
     return rc;
 }
@@ -127,10 +142,11 @@ static int random_matrix(struct loader *l, struct matrix **out, int N, int K, st
     return rc;
 }
 
-/* Tensors of `columns` numbers a row (0: vectors), `rows[i]` rows in tensor i, stacked as float32.
- */
-static int load_floats(struct loader *l, float **out, const char *prefix, int n_parts,
-                       const char *const *names, const int *rows, int columns, struct error *err)
+/* Tensors of `columns` numbers a row (0: vectors), `rows[i]` rows in tensor i, stacked, of that
+ * type (F32 or BF16). */
+static int load_numbers(struct loader *l, void **out, enum dtype type, const char *prefix,
+                        int n_parts, const char *const *names, const int *rows, int columns,
+                        struct error *err)
 {
     struct tensor parts[MAX_PARTS];
     size_t n = 0, done = 0, width = columns > 0 ? (size_t)columns : 1;
@@ -150,30 +166,42 @@ static int load_floats(struct loader *l, float **out, const char *prefix, int n_
     if (l->listing)
         return OK;
     if (l->checkpoint == NULL)
-        return random_floats(l, out, n, err);
+        return random_floats(l, out, type, n, err);
     if ((host = malloc(n * sizeof(float))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %s%s", prefix, names[0]);
     for (int i = 0; i < n_parts; i++) {
         dtype_decode(host + done, parts[i].data, parts[i].type, (size_t)rows[i] * width);
         done += (size_t)rows[i] * width;
     }
-    rc = put(l, out, host, n, err);
+    rc = put_as(l, out, type, host, n, err);
     free(host);
     advance(l, bytes);
+    return rc;
+}
+
+static int load_floats(struct loader *l, float **out, const char *prefix, const char *name,
+                       int rows, int columns, struct error *err)
+{
+    void *memory = NULL;
+    int rc = load_numbers(l, &memory, DTYPE_F32, prefix, 1, &name, &rows, columns, err);
+
+    *out = memory;
     return rc;
 }
 
 static int load_vector(struct loader *l, float **out, const char *prefix, const char *name, int n,
                        struct error *err)
 {
-    return load_floats(l, out, prefix, 1, &name, &n, 0, err);
+    return load_floats(l, out, prefix, name, n, 0, err);
 }
 
-/* One resident product from up to MAX_PARTS layers of K inputs; names[i] has rows[i] outputs. */
+/* One resident product from up to MAX_PARTS layers of K inputs; names[i] has rows[i] outputs. For
+ * ops->linear, or for ops->matmul, whose bias is mid. */
 static int load_linear(struct loader *l, struct ltx_linear *out, const char *prefix, int n_parts,
                        const char *const *names, const int *rows, int K, bool biased,
-                       struct error *err)
+                       bool is_matmul, struct error *err)
 {
+    enum dtype bias_type = is_matmul && !l->listing && l->w->ops->mid_is_act ? l->act : DTYPE_F32;
     char weights[MAX_PARTS][64], biases[MAX_PARTS][64];
     const char *bias_names[MAX_PARTS];
     struct matrix_part parts[MAX_PARTS];
@@ -202,7 +230,9 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
         w->bytes += w->ops->matrix_bytes(out->w);
         advance(l, bytes);
     }
-    return biased ? load_floats(l, &out->bias, prefix, n_parts, bias_names, rows, 0, err) : OK;
+    if (!biased)
+        return OK;
+    return load_numbers(l, &out->bias, bias_type, prefix, n_parts, bias_names, rows, 0, err);
 }
 
 /* ---- the projection ---- */
@@ -334,15 +364,15 @@ static int load_block(struct loader *l, struct ltx_block *block, const char *con
                          "ltx: %s is there, but the config's connector_apply_gated_attention is "
                          "not true",
                          gate);
-    if ((rc = load_linear(l, &block->qkvg, prefix, gated ? 4 : 3, qkvg, qkvg_rows, c->W, true,
+    if ((rc = load_linear(l, &block->qkvg, prefix, gated ? 4 : 3, qkvg, qkvg_rows, c->W, true, true,
                           err)) != OK ||
         (rc = load_vector(l, &block->q_norm, prefix, "attn1.q_norm.weight", c->W, err)) != OK ||
         (rc = load_vector(l, &block->k_norm, prefix, "attn1.k_norm.weight", c->W, err)) != OK ||
-        (rc = load_linear(l, &block->out, prefix, 1, out, &c->W, c->W, true, err)) != OK ||
-        (rc = load_linear(l, &block->ff_in, prefix, 1, ff_in, &ff_rows, c->W, ff_bias, err)) !=
-            OK ||
-        (rc = load_linear(l, &block->ff_out, prefix, 1, ff_out, &c->W, ff_rows, ff_bias, err)) !=
-            OK)
+        (rc = load_linear(l, &block->out, prefix, 1, out, &c->W, c->W, true, false, err)) != OK ||
+        (rc = load_linear(l, &block->ff_in, prefix, 1, ff_in, &ff_rows, c->W, ff_bias, true,
+                          err)) != OK ||
+        (rc = load_linear(l, &block->ff_out, prefix, 1, ff_out, &c->W, ff_rows, ff_bias, false,
+                          err)) != OK)
         return rc;
     return OK;
 }
@@ -368,7 +398,6 @@ out:
 
 static int load_connector(struct loader *l, enum ltx_modality modality, struct error *err)
 {
-    static const char *const registers[] = {"learnable_registers"};
     const struct ltx_connector_config *c = &l->w->config.connectors[modality];
     struct ltx_connector_weights *out = &l->w->connectors[modality];
     const char *prefix = ltx_connector_prefix(modality);
@@ -381,7 +410,8 @@ static int load_connector(struct loader *l, enum ltx_modality modality, struct e
                          c->L);
     if ((out->blocks = calloc((size_t)c->L + 1, sizeof(*out->blocks))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %d blocks", c->L);
-    if ((rc = load_floats(l, &out->registers, prefix, 1, registers, &c->R, c->W, err)) != OK ||
+    if ((rc = load_floats(l, &out->registers, prefix, "learnable_registers", c->R, c->W, err)) !=
+            OK ||
         (rc = put_constant(l, &out->ones, 1.0f, c->W, err)) != OK)
         return rc;
     for (int i = 0; i < c->L; i++)

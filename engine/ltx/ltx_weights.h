@@ -10,7 +10,7 @@
 /* A product with its bias, NULL where there is none. */
 struct ltx_linear {
     struct matrix *w; /* [N, K] */
-    float *bias;      /* device, [N] */
+    void *bias;       /* device, [N], of the type that its product wants (kernels/ops.h) */
 };
 
 struct ltx_block {

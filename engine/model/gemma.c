@@ -28,11 +28,11 @@ struct gemma {
 
     /* activations, on the device; T is at most max_batch_tokens */
     int32_t *ids, *positions, *begin;
-    float *h;       /* [T, D] the residual stream */
-    float *branch;  /* [T, D] what attention or feed-forward adds to it */
-    float *qkv;     /* [T, (H + 2K) * E], of the kind that has more */
-    float *gate_up; /* [T, 2F] */
-    void *x;        /* [T, max(D, H * E, F)] act: what the next matmul reads */
+    float *h;      /* [T, D] the residual stream */
+    float *branch; /* [T, D] what attention or feed-forward adds to it */
+    void *qkv;     /* [T, (H + 2K) * E] mid, of the kind that has more */
+    void *gate_up; /* [T, 2F] mid */
+    void *x;       /* [T, max(D, H * E, F)] act: what the next matmul reads */
 
     _Atomic uint64_t steps; /* layers computed */
 };
@@ -99,6 +99,7 @@ static int take_activations(struct gemma *g, struct error *err)
     size_t heads = max_of((size_t)c->H * c->global.E, (size_t)c->H * c->sliding.E);
     size_t qkv = max_of(((size_t)c->H + 2 * c->global.K) * c->global.E,
                         ((size_t)c->H + 2 * c->sliding.K) * c->sliding.E);
+    size_t act = dtype_info(g->act)->bytes, mid = g->weights->ops->mid_is_act ? act : sizeof(float);
     int rc = OK;
 
     g->ids = take(g, T, sizeof(int32_t), &rc, err);
@@ -106,9 +107,9 @@ static int take_activations(struct gemma *g, struct error *err)
     g->begin = take(g, T + 1, sizeof(int32_t), &rc, err);
     g->h = take(g, T * D, sizeof(float), &rc, err);
     g->branch = take(g, T * D, sizeof(float), &rc, err);
-    g->qkv = take(g, T * qkv, sizeof(float), &rc, err);
-    g->gate_up = take(g, T * 2 * F, sizeof(float), &rc, err);
-    g->x = take(g, T * max_of(D, max_of(heads, F)), dtype_info(g->act)->bytes, &rc, err);
+    g->qkv = take(g, T * qkv, mid, &rc, err);
+    g->gate_up = take(g, T * 2 * F, mid, &rc, err);
+    g->x = take(g, T * max_of(D, max_of(heads, F)), act, &rc, err);
     return rc;
 }
 
@@ -170,35 +171,49 @@ static float embedding_scale(const struct gemma *g)
     return g->act == DTYPE_BF16 ? bf16_to_float(bf16_from_float(scale)) : scale;
 }
 
-static int forward_layer(struct gemma *g, const struct layer_weights *w, int B, int T,
-                         struct error *err)
+/* h = (h + norm(branch)) * scale, and x = norm(h) for the next product: next_w NULL: there is none.
+ */
+static int add_branch(struct gemma *g, const float *w, float scale, const float *next_w, int T,
+                      struct error *err)
+{
+    const struct ops *ops = g->weights->ops;
+    struct device *d = g->weights->device;
+    float eps = g->config.rms_norm_eps;
+    int D = g->config.D, rc;
+
+    if (next_w != NULL && ops->add_rmsnorm_rmsnorm != NULL)
+        return ops->add_rmsnorm_rmsnorm(d, g->h, g->x, g->branch, w, scale, next_w, T, D, eps, err);
+    if ((rc = ops->add_rmsnorm(d, g->h, g->branch, w, scale, T, D, eps, err)) != OK ||
+        next_w == NULL)
+        return rc;
+    return ops->rmsnorm(d, g->x, g->act, g->h, next_w, T, D, eps, err);
+}
+
+/* From the normed h in x to that of the layer after it, whose norm is next_norm (NULL: none). */
+static int forward_layer(struct gemma *g, const struct layer_weights *w, const float *next_norm,
+                         int B, int T, struct error *err)
 {
     const struct gemma_config *c = &g->config;
     const struct ops *ops = g->weights->ops;
     struct device *d = g->weights->device;
     const struct attention_kind *a = w->is_global ? &g->global : &g->sliding;
     float scale = (float)(1.0 / sqrt(c->query_pre_attn_scalar));
-    float eps = c->rms_norm_eps;
     int rc;
 
     /* attention: h += norm(out(attention(norm(h)))) */
-    if ((rc = ops->rmsnorm(d, g->x, g->act, g->h, w->input_norm, T, c->D, eps, err)) != OK ||
-        (rc = ops->matmul(d, g->qkv, g->x, w->qkv, T, err)) != OK ||
+    if ((rc = ops->matmul(d, g->qkv, g->x, w->qkv, NULL, T, err)) != OK ||
         (rc = ops->qk_norm_rope(d, g->qkv, w->q_norm, w->k_norm, a->cos, a->sin, g->positions, T,
-                                c->H, a->K, a->E, eps, c->norm_v, err)) != OK ||
+                                c->H, a->K, a->E, c->rms_norm_eps, c->norm_v, err)) != OK ||
         (rc = ops->attention(d, g->x, g->qkv, g->begin, B, T, c->H, a->K, a->E, scale, a->window,
                              err)) != OK ||
-        (rc = ops->matmul(d, g->branch, g->x, w->attention_out, T, err)) != OK ||
-        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_attention_norm, 1.0f, T, c->D, eps,
-                               err)) != OK)
+        (rc = ops->linear(d, g->branch, g->x, w->attention_out, NULL, false, T, err)) != OK ||
+        (rc = add_branch(g, w->post_attention_norm, 1.0f, w->pre_ff_norm, T, err)) != OK)
         return rc;
     /* feed-forward: h = (h + norm(down(gelu(gate(norm(h))) * up(norm(h))))) * scalar */
-    if ((rc = ops->rmsnorm(d, g->x, g->act, g->h, w->pre_ff_norm, T, c->D, eps, err)) != OK ||
-        (rc = ops->matmul(d, g->gate_up, g->x, w->gate_up, T, err)) != OK ||
+    if ((rc = ops->matmul(d, g->gate_up, g->x, w->gate_up, NULL, T, err)) != OK ||
         (rc = ops->geglu(d, g->x, g->gate_up, T, c->F, err)) != OK ||
-        (rc = ops->matmul(d, g->branch, g->x, w->down, T, err)) != OK ||
-        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_ff_norm, w->scalar, T, c->D, eps,
-                               err)) != OK)
+        (rc = ops->linear(d, g->branch, g->x, w->down, NULL, false, T, err)) != OK ||
+        (rc = add_branch(g, w->post_ff_norm, w->scalar, next_norm, T, err)) != OK)
         return rc;
     return OK;
 }
@@ -226,9 +241,13 @@ int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
         return rc;
     if (wanted[0] && (rc = emit(emit_arg, 0, g->h, err)) != OK)
         return rc;
+    if (last > 0 && (rc = ops->rmsnorm(d, g->x, g->act, g->h, w->layers[0].input_norm, pack->T,
+                                       g->config.D, g->config.rms_norm_eps, err)) != OK)
+        return rc;
     for (int i = 0; i < last; i++) {
+        const float *next_norm = i + 1 < last ? w->layers[i + 1].input_norm : NULL;
         float *state = g->h;
-        if ((rc = forward_layer(g, &w->layers[i], pack->B, pack->T, err)) != OK)
+        if ((rc = forward_layer(g, &w->layers[i], next_norm, pack->B, pack->T, err)) != OK)
             return rc;
         atomic_fetch_add_explicit(&g->steps, 1, memory_order_relaxed);
         if (i + 1 == L) { /* the last state is normed, and only that: nothing reads h again */

@@ -17,7 +17,7 @@ static void cuda_close(struct device *d)
 static int cuda_open(struct device **out, const struct device_options *options, struct error *err)
 {
     struct device *d;
-    int n_gpus = 0, rc = OK;
+    int n_gpus = 0, major, rc = OK;
 
     *out = NULL;
     if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0)
@@ -33,6 +33,8 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     d->act = options->act;
     d->gpu = options->gpu;
     CUDA_TRY(cudaSetDevice(d->gpu));
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
+    d->starts_early = major >= 9;
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     if ((rc = cuda_matmul_open(d, err)) != OK)
         goto out;
@@ -113,6 +115,7 @@ extern "C" const struct ops *ops_cuda(void)
     static const struct ops cuda = {
         .name = "cuda",
         .is_host = false,
+        .mid_is_act = true,
         .open = cuda_open,
         .close = cuda_close,
         .bind = cuda_bind,
@@ -131,7 +134,9 @@ extern "C" const struct ops *ops_cuda(void)
         .embed = cuda_embed,
         .rmsnorm = cuda_rmsnorm,
         .add_rmsnorm = cuda_add_rmsnorm,
+        .add_rmsnorm_rmsnorm = cuda_add_rmsnorm_rmsnorm,
         .matmul = cuda_matmul,
+        .matmul_gelu = cuda_matmul_gelu,
         .linear = cuda_linear,
         .qk_norm_rope = cuda_qk_norm_rope,
         .attention = cuda_attention,

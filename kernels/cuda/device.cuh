@@ -19,6 +19,7 @@ struct device {
     enum dtype act;
     int gpu;
     cudaStream_t stream;
+    bool starts_early; /* the GPU can start a kernel before the one before it has ended */
     struct matmul_plans *plans;
 };
 
@@ -65,6 +66,42 @@ static inline int launch_result(struct device *d, const char *what, struct error
     return OK;
 }
 
+/* Every kernel begins with this: it may start while the kernel before it ends, and waits here for
+ * what that wrote; the next one may start as early. What does not depend on earlier kernels (the
+ * weights) can be read before. */
+static __device__ inline void wait_for_inputs(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Puts a kernel that begins with wait_for_inputs() on the device's stream. */
+template <typename... Parameters, typename... Arguments>
+static inline int launch(struct device *d, const char *what, struct error *err,
+                         void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+                         Arguments... arguments)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+    cudaError_t status;
+
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = d->stream;
+    config.attrs = &attribute;
+    config.numAttrs = d->starts_early ? 1 : 0;
+    status = cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+    if (status != cudaSuccess)
+        return error_set(err, ERR_GPU, "cuda: gpu %d: %s: %s", d->gpu, what,
+                         cudaGetErrorString(status));
+    return OK;
+}
+
 static __device__ inline float to_float(float x)
 {
     return x;
@@ -85,6 +122,31 @@ static __device__ inline void put(float *y, float value)
 static __device__ inline void put(__nv_bfloat16 *y, float value)
 {
     *y = __float2bfloat16_rn(value);
+}
+
+/* Four numbers at once; on a boundary of four numbers. */
+static __device__ inline float4 load4(const float *x)
+{
+    return *(const float4 *)x;
+}
+static __device__ inline float4 load4(const __nv_bfloat16 *x)
+{
+    uint2 bits = *(const uint2 *)x;
+    float2 low = __bfloat1622float2(*(__nv_bfloat162 *)&bits.x);
+    float2 high = __bfloat1622float2(*(__nv_bfloat162 *)&bits.y);
+
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+static __device__ inline void put4(float *y, float4 x)
+{
+    *(float4 *)y = x;
+}
+static __device__ inline void put4(__nv_bfloat16 *y, float4 x)
+{
+    __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y), high = __floats2bfloat162_rn(x.z, x.w);
+
+    *(uint2 *)y = make_uint2(*(unsigned *)&low, *(unsigned *)&high);
 }
 
 /* The sum over a warp, in every lane. */
@@ -116,27 +178,32 @@ int cuda_embed(struct device *d, float *h, const struct table *table, const int3
                float scale, struct error *err);
 int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
                  int T, int D, float eps, struct error *err);
+int cuda_add_rmsnorm_rmsnorm(struct device *d, float *h, void *y, const float *x, const float *w,
+                             float scale, const float *next_w, int T, int D, float eps,
+                             struct error *err);
 int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale, int T,
                      int D, float eps, struct error *err);
-int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                struct error *err);
+int cuda_matmul(struct device *d, void *y, const void *x, const struct matrix *w, const void *bias,
+                int T, struct error *err);
+int cuda_matmul_gelu(struct device *d, void *y, const void *x, const struct matrix *w,
+                     const void *bias, int T, struct error *err);
 int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                 const float *bias, bool add, int T, struct error *err);
-int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int cuda_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                       const float *cos, const float *sin, const int32_t *positions, int T, int H,
                       int K, int E, float eps, bool norm_v, struct error *err);
-int cuda_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
+int cuda_attention(struct device *d, void *o, const void *qkv, const int32_t *begin, int B, int T,
                    int H, int K, int E, float scale, int window, struct error *err);
-int cuda_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
-int cuda_gelu(struct device *d, void *y, const float *x, int T, int F, struct error *err);
+int cuda_geglu(struct device *d, void *y, const void *gu, int T, int F, struct error *err);
+int cuda_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int cuda_range_norm(struct device *d, void *y, const float *x, const int32_t *begin, float *scratch,
                     int B, int T, int D, struct error *err);
 int cuda_fill_rows(struct device *d, float *h, const float *x, const float *registers,
                    const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                    struct error *err);
-int cuda_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                            const float *cos, const float *sin, int T, int P, int H, int E,
                            int stride, bool interleaved, float eps, struct error *err);
-int cuda_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                         float scale, bool gated, struct error *err);
 }

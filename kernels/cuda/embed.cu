@@ -12,8 +12,10 @@ template <typename T>
 static __global__ void embed_kernel(float *h, const T *table, const int32_t *ids, int D,
                                     float scale)
 {
-    const T *row = table + (size_t)ids[blockIdx.x] * D;
+    const T *row;
 
+    wait_for_inputs();
+    row = table + (size_t)ids[blockIdx.x] * D;
     for (int i = threadIdx.x; i < D; i += BLOCK)
         h[(size_t)blockIdx.x * D + i] = to_float(row[i]) * scale;
 }
@@ -24,15 +26,13 @@ int cuda_embed(struct device *d, float *h, const struct table *table, const int3
     if (T == 0)
         return OK;
     if (table->type == DTYPE_F32)
-        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const float *)table->data, ids, table->D,
-                                                 scale);
-    else if (table->type == DTYPE_F16)
-        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const __half *)table->data, ids, table->D,
-                                                 scale);
-    else
-        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const __nv_bfloat16 *)table->data, ids,
-                                                 table->D, scale);
-    return launch_result(d, "embed", err);
+        return launch(d, "embed", err, embed_kernel<float>, T, BLOCK, 0, h,
+                      (const float *)table->data, ids, table->D, scale);
+    if (table->type == DTYPE_F16)
+        return launch(d, "embed", err, embed_kernel<__half>, T, BLOCK, 0, h,
+                      (const __half *)table->data, ids, table->D, scale);
+    return launch(d, "embed", err, embed_kernel<__nv_bfloat16>, T, BLOCK, 0, h,
+                  (const __nv_bfloat16 *)table->data, ids, table->D, scale);
 }
 
 int cuda_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,

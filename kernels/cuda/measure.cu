@@ -10,6 +10,7 @@ static __global__ void read_kernel(const uint4 *from, size_t n, unsigned *sink)
     size_t step = (size_t)gridDim.x * BLOCK;
     unsigned sum = 0;
 
+    wait_for_inputs();
     for (size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += LOADS * step) {
         uint4 x[LOADS];
 #pragma unroll
@@ -41,9 +42,9 @@ int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s
         goto out;
     for (int i = 0; i < RUNS; i++) {
         CUDA_TRY(cudaEventRecord(start, d->stream));
-        read_kernel<<<4 * n_processors, BLOCK, 0, d->stream>>>(
-            (const uint4 *)large->data, large->bytes / sizeof(uint4), (unsigned *)y);
-        if ((rc = launch_result(d, "read", err)) != OK)
+        if ((rc = launch(d, "read", err, read_kernel, 4 * n_processors, BLOCK, 0,
+                         (const uint4 *)large->data, large->bytes / sizeof(uint4),
+                         (unsigned *)y)) != OK)
             goto out;
         CUDA_TRY(cudaEventRecord(stop, d->stream));
         CUDA_TRY(cudaEventSynchronize(stop));
@@ -53,7 +54,7 @@ int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s
     }
     for (int i = 0; i < RUNS; i++) {
         CUDA_TRY(cudaEventRecord(start, d->stream));
-        if ((rc = cuda_matmul(d, y, x->data, w, SIDE, err)) != OK)
+        if ((rc = cuda_matmul(d, y, x->data, w, NULL, SIDE, err)) != OK)
             goto out;
         CUDA_TRY(cudaEventRecord(stop, d->stream));
         CUDA_TRY(cudaEventSynchronize(stop));
