@@ -1,4 +1,5 @@
-/* matmul.cu - matmul and linear by cuBLASLt, and weights as plain rows on the GPU.
+/* matmul.cu - matmul and linear, and weights as plain rows on the GPU. Few rows on a Hopper are
+ * few_rows.cu's; all else is cuBLASLt's.
  *
  * cuBLASLt is column-major. A row-major [R, C] is a column-major [C, R] with leading dimension C,
  * so the row-major y = x w^T, [T, N] = [T, K] [N, K]^T, reads there as y' [N, T] = w' [K, N]^T  x'
@@ -12,7 +13,7 @@
  * not serve. */
 #include <stdlib.h>
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/few_rows.cuh"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/random_number.h"
 
@@ -71,6 +72,7 @@ int cuda_matmul_open(struct device *d, struct error *err)
         return error_set(err, ERR_MEM, "cuda: no memory for matmul plans");
     CUBLAS_TRY(cublasLtCreate(&d->plans->handle));
     CUDA_TRY(cudaMalloc(&d->plans->workspace, WORKSPACE_BYTES));
+    rc = few_rows_open(d, err);
 out:
     return rc; /* cuda_matmul_close() frees what there is */
 }
@@ -79,6 +81,7 @@ void cuda_matmul_close(struct device *d)
 {
     struct matmul_plans *plans = d->plans;
 
+    few_rows_close(d);
     if (plans == NULL)
         return;
     for (int i = 0; i < BUCKETS; i++)
@@ -294,6 +297,8 @@ static int product(struct device *d, void *y, const void *x, const struct matrix
 
     if (T == 0)
         return OK;
+    if (!kind.gelu && few_rows_serves(d, w, T))
+        return few_rows_product(d, y, kind.type, x, w, bias, kind.add, T, err);
     p = find_plan(d, T, w->N, w->K, kind, false);
     if (p == NULL && (rc = plan_create(&p, d, T, kind, x, w, bias, err)) != OK)
         return rc;

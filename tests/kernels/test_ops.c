@@ -21,7 +21,7 @@ static enum dtype act;
 
 /* ---- memory: all of a case's is released at once ---- */
 
-enum { MAX_HELD = 64 };
+enum { MAX_HELD = 256 };
 static void *host_held[MAX_HELD], *device_held[MAX_HELD];
 static int n_host_held, n_device_held;
 
@@ -335,6 +335,39 @@ static void linear_matches(void)
             }
 }
 
+/* Few rows times a matrix of several blocks, none of them whole: a path of its own on some GPUs. */
+static void few_rows_match(void)
+{
+    enum { N = 1028, K = 1160 };
+    static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128};
+    float *w = random_floats((size_t)N * K, 4);
+    struct matrix_part part = {w, DTYPE_F32, N};
+    struct matrix *a, *b;
+
+    if (fast->is_host) /* one path for all, which the other tests have */
+        return release_case();
+    CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, &err));
+    CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        int T = rows[i];
+        size_t n = (size_t)T * N;
+        float *y = random_floats(n, 20), *want = host(F32_BYTES(n));
+        float *bias = random_floats(N, 21), *y_there = on_device(y, F32_BYTES(n));
+        void *x = random_act((size_t)T * K, 5), *bias_there = mid_on_device(bias, N);
+        void *x_there = on_device(x, act_bytes((size_t)T * K));
+        CHECK_OK(fast->linear(fast_device, y_there, x_there, a, on_device(bias, F32_BYTES(N)), true,
+                              T, &err));
+        CHECK_OK(loops->linear(loops_device, y, x, b, bias, true, T, &err));
+        check_close("added", back(y_there, F32_BYTES(n)), y, n, REORDERED);
+        CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, bias_there, T, &err));
+        CHECK_OK(loops->matmul(loops_device, want, x, b, bias, T, &err));
+        check_mid_close("stored", mid_back(y_there, n), want, n);
+    }
+    fast->matrix_free(fast_device, a);
+    loops->matrix_free(loops_device, b);
+    release_case();
+}
+
 /* A row of a product does not depend on how many there are: on a CPU not by a bit. (cuBLASLt picks
  * another kernel for another T.) */
 static void matmul_rows_are_independent(void)
@@ -632,6 +665,7 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     RUN(matmul_matches);
     RUN(random_matrices_match);
     RUN(linear_matches);
+    RUN(few_rows_match);
     RUN(matmul_rows_are_independent);
     RUN(qk_norm_rope_matches);
     RUN(values_are_normed_when_asked);

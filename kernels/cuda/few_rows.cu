@@ -1,0 +1,378 @@
+/* few_rows.cu - the product of few rows of x with a large matrix, at the speed at which the matrix
+ * comes from memory; bf16, Hopper (sm_90a).
+ *
+ * A block has 128 * MT rows of w (the wgmma's 64, by two warpgroups, by MT) and a part of k, and
+ * all TN >= T rows of x: grid (ceil(N / (128 * MT)), parts), block 288. The last warp brings tiles
+ * of 64 numbers of k by the bulk tensor copy engine, as many stages deep as shared memory holds;
+ * the warpgroups multiply. The parts of k of the same rows are a cluster: each leaves its sums in
+ * shared memory and adds up a share of the rows of y from all of them, always in the same order.
+ *
+ * w is no kernel's output, so its first stages are fetched before the kernel before this one has
+ * ended (wait_for_inputs): between products the memory is never idle. Memory-bound: for T up to 128
+ * the matrix is read once and x comes from L2. */
+#include <cuda.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/few_rows.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+enum {
+    TILE_K = 64,
+    ROW_BYTES = TILE_K * 2,
+    WARPGROUPS = 2,
+    THREADS = 128 * WARPGROUPS + 32,
+    MAX_PARTS = 8,
+    SHARED_BYTES = 224 << 10
+};
+
+template <int MT, int TN> struct shape {
+    enum {
+        ROWS = 64 * WARPGROUPS * MT,
+        W_BYTES = ROWS * ROW_BYTES,
+        X_BYTES = TN * ROW_BYTES,
+        STAGE_BYTES = W_BYTES + X_BYTES,
+        STAGES = (SHARED_BYTES - 2048) / STAGE_BYTES,
+        PITCH = ROWS + 4, /* of the sums [TN, ROWS]; eight lanes' stores lie in eight banks */
+        BYTES = STAGES * STAGE_BYTES + 1024
+    };
+    static_assert(TN * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums take the place of the stages");
+};
+
+static __device__ inline unsigned shared_address(const void *p)
+{
+    return (unsigned)__cvta_generic_to_shared(p);
+}
+
+static __device__ inline void barrier_init(uint64_t *barrier, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(count));
+}
+
+static __device__ inline void barrier_expect(uint64_t *barrier, int bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
+}
+
+static __device__ inline void barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+
+static __device__ inline void barrier_wait(uint64_t *barrier, int phase)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(shared_address(barrier)),
+                 "r"(phase)
+                 : "memory");
+}
+
+/* A tile of `map` from column k and row `row` on; policy says how long L2 keeps it. */
+static __device__ inline void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, int k,
+                                    int row, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(k), "r"(row), "r"(shared_address(barrier)), "l"(policy)
+                 : "memory");
+}
+
+static __device__ inline void cluster_barrier(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* Four floats at the same place in the shared memory of another block of the cluster. */
+static __device__ inline float4 load_remote(const float *here, int block)
+{
+    unsigned there;
+    float4 x;
+
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"(shared_address(here)), "r"(block));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(there));
+    return x;
+}
+
+static __device__ inline float4 plus(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+template <int MT, int TN, typename Y>
+static __global__ void __launch_bounds__(THREADS, 1)
+    few_rows_kernel(const __grid_constant__ CUtensorMap w_map,
+                    const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias, bool add, int T,
+                    int N, int n_tiles)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    typedef shape<MT, TN> s;
+    extern __shared__ uint8_t raw[];
+    __shared__ uint64_t full[s::STAGES], empty[s::STAGES];
+    uint8_t *stages = raw + (1024 - shared_address(raw) % 1024) % 1024;
+    float *sums = (float *)stages; /* [TN, PITCH], in the end */
+    const uint64_t once = 0x12f0000000000000, often = 0x14f0000000000000; /* evict first, last */
+    int part = blockIdx.y, n_parts = gridDim.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int first = (int)((long)n_tiles * part / n_parts);
+    int n = (int)((long)n_tiles * (part + 1) / n_parts) - first, row = blockIdx.x * s::ROWS;
+
+    asm volatile("griddepcontrol.launch_dependents;");
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < s::STAGES; i++) {
+            barrier_init(&full[i], 1);
+            barrier_init(&empty[i], 4 * WARPGROUPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (warp == 4 * WARPGROUPS) {
+        if (lane == 0) {
+            int early = n < s::STAGES ? n : s::STAGES;
+            for (int i = 0; i < early; i++) {
+                barrier_expect(&full[i], s::STAGE_BYTES);
+                fetch(stages + i * s::STAGE_BYTES, &w_map, &full[i], (first + i) * TILE_K, row,
+                      once);
+            }
+            asm volatile("griddepcontrol.wait;" ::: "memory");
+            for (int i = 0; i < early; i++)
+                fetch(stages + i * s::STAGE_BYTES + s::W_BYTES, &x_map, &full[i],
+                      (first + i) * TILE_K, 0, often);
+            for (int i = early; i < n; i++) {
+                int stage = i % s::STAGES;
+                uint8_t *to = stages + stage * s::STAGE_BYTES;
+                barrier_wait(&empty[stage], (i / s::STAGES - 1) & 1);
+                barrier_expect(&full[stage], s::STAGE_BYTES);
+                fetch(to, &w_map, &full[stage], (first + i) * TILE_K, row, once);
+                fetch(to + s::W_BYTES, &x_map, &full[stage], (first + i) * TILE_K, 0, often);
+            }
+        }
+        __syncwarp();
+    } else {
+        int group = warp / 4;
+        float c[MT][TN / 2];
+
+        asm volatile("griddepcontrol.wait;" ::: "memory"); /* for what is added to and written */
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int i = 0; i < TN / 2; i++)
+                c[m][i] = 0.0f;
+        for (int i = 0; i < n; i++) {
+            int stage = i % s::STAGES;
+            unsigned at = shared_address(stages + stage * s::STAGE_BYTES);
+            uint64_t a = wgmma_tile(at + group * MT * 64 * ROW_BYTES);
+            uint64_t b = wgmma_tile(at + s::W_BYTES);
+            barrier_wait(&full[stage], i / s::STAGES & 1);
+            wgmma_begin();
+#pragma unroll
+            for (int k = 0; k < TILE_K / 16; k++)
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+                    wgmma(c[m], a + m * (64 * ROW_BYTES >> 4) + 2 * k, b + 2 * k);
+            wgmma_end();
+            if (lane == 0)
+                barrier_arrive(&empty[stage]);
+        }
+        /* all stages have been read by both warpgroups: their place is free */
+        asm volatile("bar.sync 1, %0;" ::"n"(128 * WARPGROUPS) : "memory");
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int i = 0; i < TN / 2; i++)
+                sums[(i / 4 * 8 + lane % 4 * 2 + i % 2) * s::PITCH + (group * MT + m) * 64 +
+                     warp % 4 * 16 + lane / 4 + i % 4 / 2 * 8] = c[m][i];
+    }
+    cluster_barrier();
+    /* This block's share of the rows of y: four numbers a thread. */
+    for (int i = threadIdx.x; i < (T - part + n_parts - 1) / n_parts * (s::ROWS / 4);
+         i += THREADS) {
+        int t = part + i / (s::ROWS / 4) * n_parts, column = i % (s::ROWS / 4) * 4;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        Y *to = y + (size_t)t * N + row + column;
+        if (row + column >= N)
+            continue;
+        for (int k = 0; k < n_parts; k++)
+            sum = plus(sum, load_remote(&sums[t * s::PITCH + column], k));
+        if (bias != NULL)
+            sum = plus(sum, load4(bias + row + column));
+        if (add)
+            sum = plus(sum, load4(to));
+        put4(to, sum);
+    }
+    cluster_barrier(); /* nobody leaves while its sums are read */
+#endif
+}
+
+/* ---- the host's side ---- */
+
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                           const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                           const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+struct few_rows {
+    encode_fn *encode;
+    int clusters[2][4][MAX_PARTS + 1]; /* of so many parts that fit at once; 0: not asked yet */
+};
+
+int few_rows_open(struct device *d, struct error *err)
+{
+    cudaDriverEntryPointQueryResult found;
+    void *function = NULL;
+    int major, minor, rc = OK;
+
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
+    CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, d->gpu));
+    if (major != 9 || minor != 0 || d->act != DTYPE_BF16)
+        return OK;
+    CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                              cudaEnableDefault, &found));
+    if (found != cudaDriverEntryPointSuccess)
+        return OK;
+    if ((d->few_rows = (struct few_rows *)calloc(1, sizeof(*d->few_rows))) == NULL)
+        return error_set(err, ERR_MEM, "cuda: no memory for the device");
+    d->few_rows->encode = (encode_fn *)function;
+out:
+    return rc;
+}
+
+void few_rows_close(struct device *d)
+{
+    free(d->few_rows);
+    d->few_rows = NULL;
+}
+
+bool few_rows_serves(const struct device *d, const struct matrix *w, int T)
+{
+    return d->few_rows != NULL && T <= FEW_ROWS && w->K % 8 == 0 && w->N % 4 == 0;
+}
+
+/* Tiles of 64 columns and `box_rows` rows of a row-major [rows, K]. */
+static int make_map(struct device *d, CUtensorMap *map, const void *data, int rows, int K,
+                    int box_rows, struct error *err)
+{
+    cuuint64_t size[] = {(cuuint64_t)K, (cuuint64_t)rows}, stride[] = {(cuuint64_t)K * 2};
+    cuuint32_t box[] = {TILE_K, (cuuint32_t)box_rows}, step[] = {1, 1};
+
+    if (d->few_rows->encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, size, stride,
+                            box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        return error_set(err, ERR_GPU, "cuda: gpu %d: no tensor map of [%d,%d]", d->gpu, rows, K);
+    return OK;
+}
+
+static cudaLaunchConfig_t launch_config(struct device *d, cudaLaunchAttribute *attributes,
+                                        int n_blocks, int n_parts, int shared_bytes)
+{
+    cudaLaunchConfig_t config = {};
+
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = 1;
+    attributes[0].val.clusterDim.y = (unsigned)n_parts;
+    attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = dim3((unsigned)n_blocks, (unsigned)n_parts);
+    config.blockDim = THREADS;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = d->stream;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    return config;
+}
+
+/* As many parts of k as fill the GPU at once, each of at least 4 tiles; and with how many blocks.
+ */
+template <int MT, int TN, typename Y>
+static int choose_parts(struct device *d, int n_blocks, int n_tiles, int *n_parts, int *used,
+                        struct error *err)
+{
+    typedef shape<MT, TN> s;
+    int rc = OK;
+
+    *n_parts = 1;
+    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<MT, TN, Y>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, s::BYTES));
+    for (int parts = 2; parts <= MAX_PARTS && n_tiles / parts >= 4; parts++) {
+        int *fit = &d->few_rows->clusters[MT - 1][TN / 32 - 1][parts];
+        if (*fit == 0) {
+            cudaLaunchAttribute attributes[2];
+            cudaLaunchConfig_t config = launch_config(d, attributes, n_blocks, parts, s::BYTES);
+            CUDA_TRY(cudaOccupancyMaxActiveClusters(fit, few_rows_kernel<MT, TN, Y>, &config));
+        }
+        if (n_blocks <= *fit)
+            *n_parts = parts;
+    }
+    *used = n_blocks * *n_parts;
+out:
+    return rc;
+}
+
+template <int MT, int TN, typename Y>
+static int run(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
+               bool add, int T, int n_parts, struct error *err)
+{
+    typedef shape<MT, TN> s;
+    int n_tiles = (w->K + TILE_K - 1) / TILE_K, rc;
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config =
+        launch_config(d, attributes, (w->N + s::ROWS - 1) / s::ROWS, n_parts, s::BYTES);
+    CUtensorMap w_map, x_map;
+
+    if ((rc = make_map(d, &w_map, w->data, w->N, w->K, s::ROWS, err)) != OK ||
+        (rc = make_map(d, &x_map, x, T, w->K, TN, err)) != OK)
+        return rc;
+    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<MT, TN, Y>, w_map, x_map, y, bias, add, T,
+                                w->N, n_tiles));
+out:
+    return rc;
+}
+
+template <int TN, typename Y>
+static int run_rows(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
+                    bool add, int T, struct error *err)
+{
+    int n_tiles = (w->K + TILE_K - 1) / TILE_K, parts1, parts2, used1, used2, rc;
+
+    if ((rc = choose_parts<1, TN, Y>(d, (w->N + 127) / 128, n_tiles, &parts1, &used1, err)) != OK ||
+        (rc = choose_parts<2, TN, Y>(d, (w->N + 255) / 256, n_tiles, &parts2, &used2, err)) != OK)
+        return rc;
+    /* taller blocks read x less often, if they fill the GPU */
+    if (10 * used2 >= 9 * used1 || used2 >= 116)
+        return run<2, TN, Y>(d, y, x, w, bias, add, T, parts2, err);
+    return run<1, TN, Y>(d, y, x, w, bias, add, T, parts1, err);
+}
+
+template <typename Y>
+static int run_any(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
+                   bool add, int T, struct error *err)
+{
+    if (T <= 32)
+        return run_rows<32, Y>(d, y, x, w, bias, add, T, err);
+    if (T <= 64)
+        return run_rows<64, Y>(d, y, x, w, bias, add, T, err);
+    if (T <= 96)
+        return run_rows<96, Y>(d, y, x, w, bias, add, T, err);
+    return run_rows<128, Y>(d, y, x, w, bias, add, T, err);
+}
+
+int few_rows_product(struct device *d, void *y, enum dtype y_type, const void *x,
+                     const struct matrix *w, const void *bias, bool add, int T, struct error *err)
+{
+    if (y_type == DTYPE_F32)
+        return run_any(d, (float *)y, x, w, (const float *)bias, add, T, err);
+    return run_any(d, (__nv_bfloat16 *)y, x, w, (const __nv_bfloat16 *)bias, add, T, err);
+}
