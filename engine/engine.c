@@ -552,12 +552,14 @@ static int finish_modality(struct pass *p, int m, struct error *err)
 static int run_pass(struct pass *p, struct error *err)
 {
     struct engine *e = p->e;
-    bool wanted[ENGINE_MAX_LAYERS + 1] = {false};
+    bool wanted[ENGINE_MAX_LAYERS + 1] = {false}, to_host = false;
+    unsigned run = 1;
     int rc;
 
     for (int b = 0; b < p->pack.B; b++) {
         const struct engine_request *request = p->prompts[b].request;
         bool features = request->level != ENGINE_HIDDEN_STATES;
+        to_host |= !features && p->results != NULL;
         for (int m = 0; m < LTX_N_MODALITIES; m++)
             p->features[m] |= features && wants(&e->info, request, m);
         for (int s = 0; s <= e->info.n_layers; s++)
@@ -566,7 +568,9 @@ static int run_pass(struct pass *p, struct error *err)
     if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
         (rc = ltx_begin(e->ltx, p->pack.begin, p->pack.B, p->features, err)) != OK)
         return rc;
-    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, on_state, p, err)) != OK)
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        run |= (unsigned)p->features[m] << (m + 1);
+    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, to_host ? 0 : run, on_state, p, err)) != OK)
         return rc;
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)
@@ -613,7 +617,9 @@ static int run_passes(struct engine *e, const struct engine_prompt *prompts, int
         struct pass pass = {
             .e = e, .prompts = prompts + done, .results = results == NULL ? NULL : results + done};
         int n = fill_pack(e, &pass.pack, prompts, n_prompts, done);
-        if ((rc = run_pass(&pass, err)) != OK)
+        if ((rc = run_pass(&pass, err)) != OK ||
+            (rc = e->ops->sync(e->device, err)) !=
+                OK) /* the next one uploads from the same memory */
             return rc;
         done += n;
     }
@@ -649,7 +655,7 @@ int engine_compute(struct engine *e, const struct engine_prompt *prompts, int n_
         (rc = check_prompts(e, prompts, n_prompts, err)) != OK ||
         (rc = run_passes(e, prompts, n_prompts, NULL, err)) != OK)
         return rc;
-    return e->ops->sync(e->device, err);
+    return OK;
 }
 
 uint64_t engine_steps(const struct engine *e)

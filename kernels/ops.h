@@ -64,6 +64,13 @@ struct ops {
     int (*download)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
     int (*sync)(struct device *d, struct error *err);
 
+    /* optional, both: many ops as one, for runs of the same ops on the same memory, told apart by
+     * `key`. A run is: record, then unless *known the ops, then replay. Where it is known the ops
+     * are left out, as replay does them all. Uploads, downloads, alloc and sync are not part of a
+     * run; contents of memory are read when it is replayed. */
+    int (*record)(struct device *d, uint64_t key, bool *known, struct error *err);
+    int (*replay)(struct device *d, uint64_t key, struct error *err);
+
     /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`.
      * matrix_bytes: what it holds of the device's memory.
      * table_load: `data` (host, [V, D]) is borrowed until table_free. */

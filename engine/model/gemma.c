@@ -218,48 +218,77 @@ static int forward_layer(struct gemma *g, const struct layer_weights *w, const f
     return OK;
 }
 
-int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
-                  gemma_state_fn *emit, void *emit_arg, struct error *err)
+/* All that a pass does once its ids are there. */
+static int forward_states(struct gemma *g, int B, int T, int last, const bool *wanted,
+                          gemma_state_fn *emit, void *emit_arg, struct error *err)
 {
     const struct weights *w = g->weights;
     const struct ops *ops = w->ops;
     struct device *d = w->device;
-    size_t T = (size_t)pack->T;
-    int L = g->config.L, last = 0, rc;
+    int D = g->config.D, rc;
+    float eps = g->config.rms_norm_eps;
 
-    if (pack->T > g->max_batch_tokens)
-        return error_set(err, ERR_SIZE, "gemma: %d tokens in a batch, room for %d", pack->T,
-                         g->max_batch_tokens);
-    for (int s = 0; s <= L; s++)
-        if (wanted[s])
-            last = s;
-    if ((rc = ops->upload(d, g->ids, pack->ids, T * sizeof(int32_t), err)) != OK ||
-        (rc = ops->upload(d, g->positions, pack->positions, T * sizeof(int32_t), err)) != OK ||
-        (rc = ops->upload(d, g->begin, pack->begin, ((size_t)pack->B + 1) * sizeof(int32_t),
-                          err)) != OK ||
-        (rc = ops->embed(d, g->h, w->embed, g->ids, pack->T, embedding_scale(g), err)) != OK)
-        return rc;
-    if (wanted[0] && (rc = emit(emit_arg, 0, g->h, err)) != OK)
-        return rc;
-    if (last > 0 && (rc = ops->rmsnorm(d, g->x, g->act, g->h, w->layers[0].input_norm, pack->T,
-                                       g->config.D, g->config.rms_norm_eps, err)) != OK)
+    if ((rc = ops->embed(d, g->h, w->embed, g->ids, T, embedding_scale(g), err)) != OK ||
+        (wanted[0] && (rc = emit(emit_arg, 0, g->h, err)) != OK) ||
+        (last > 0 &&
+         (rc = ops->rmsnorm(d, g->x, g->act, g->h, w->layers[0].input_norm, T, D, eps, err)) != OK))
         return rc;
     for (int i = 0; i < last; i++) {
         const float *next_norm = i + 1 < last ? w->layers[i + 1].input_norm : NULL;
         float *state = g->h;
-        if ((rc = forward_layer(g, &w->layers[i], next_norm, pack->B, pack->T, err)) != OK)
+        if ((rc = forward_layer(g, &w->layers[i], next_norm, B, T, err)) != OK)
             return rc;
         atomic_fetch_add_explicit(&g->steps, 1, memory_order_relaxed);
-        if (i + 1 == L) { /* the last state is normed, and only that: nothing reads h again */
+        if (i + 1 == g->config.L) { /* the last state is normed, and only that: nothing reads h */
             state = g->branch;
-            if ((rc = ops->rmsnorm(d, state, DTYPE_F32, g->h, w->final_norm, pack->T, g->config.D,
-                                   g->config.rms_norm_eps, err)) != OK)
+            if ((rc = ops->rmsnorm(d, state, DTYPE_F32, g->h, w->final_norm, T, D, eps, err)) != OK)
                 return rc;
         }
         if (wanted[i + 1] && (rc = emit(emit_arg, i + 1, state, err)) != OK)
             return rc;
     }
     return OK;
+}
+
+/* Of a pass that may be recorded: FNV-1a over all that decides its ops. */
+static uint64_t key_of(const struct gemma *g, int B, int T, const bool *wanted, unsigned run)
+{
+    uint64_t key = 0xcbf29ce484222325u;
+
+    for (int s = 0; s <= g->config.L; s++)
+        key = (key ^ wanted[s]) * 0x100000001b3u;
+    key = (key ^ (uint64_t)T) * 0x100000001b3u;
+    key = (key ^ (uint64_t)B) * 0x100000001b3u;
+    return (key ^ run) * 0x100000001b3u;
+}
+
+int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted, unsigned run,
+                  gemma_state_fn *emit, void *emit_arg, struct error *err)
+{
+    const struct ops *ops = g->weights->ops;
+    struct device *d = g->weights->device;
+    size_t T = (size_t)pack->T;
+    bool is_run = run != 0 && ops->record != NULL, known = false;
+    uint64_t key = key_of(g, pack->B, pack->T, wanted, run);
+    int last = 0, rc;
+
+    if (pack->T > g->max_batch_tokens)
+        return error_set(err, ERR_SIZE, "gemma: %d tokens in a batch, room for %d", pack->T,
+                         g->max_batch_tokens);
+    for (int s = 0; s <= g->config.L; s++)
+        if (wanted[s])
+            last = s;
+    if ((rc = ops->upload(d, g->ids, pack->ids, T * sizeof(int32_t), err)) != OK ||
+        (rc = ops->upload(d, g->positions, pack->positions, T * sizeof(int32_t), err)) != OK ||
+        (rc = ops->upload(d, g->begin, pack->begin, ((size_t)pack->B + 1) * sizeof(int32_t),
+                          err)) != OK ||
+        (is_run && (rc = ops->record(d, key, &known, err)) != OK))
+        return rc;
+    if (known)
+        atomic_fetch_add_explicit(&g->steps, (uint64_t)last, memory_order_relaxed);
+    else if ((rc = forward_states(g, pack->B, pack->T, last, wanted, emit, emit_arg, err)) != OK)
+        return rc;
+    return is_run ? ops->replay(d, key, err) : OK;
 }
 
 uint64_t gemma_steps(const struct gemma *g)

@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(32 * WARPS)
     tensor_kernel(__nv_bfloat16 *o, heads where, const int32_t *begin, int B, int T, int H,
                   int window)
 {
-    typedef attention_tile<E, EV, WARPS, KEYS> tile;
+    typedef attention_tile<E, EV, WARPS, 1, KEYS> tile;
 
     wait_for_inputs();
     tile::run(
@@ -98,7 +98,7 @@ template <int E, int EV, int KEYS>
 static int run_tensor(struct device *d, __nv_bfloat16 *o, const heads &where, const int32_t *begin,
                       int B, int T, int H, int window, struct error *err)
 {
-    typedef attention_tile<E, EV, WARPS, KEYS> tile;
+    typedef attention_tile<E, EV, WARPS, 1, KEYS> tile;
     dim3 grid((unsigned)((T + tile::ROWS - 1) / tile::ROWS), (unsigned)H, E / EV);
     int rc = OK;
 

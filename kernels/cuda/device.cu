@@ -8,6 +8,7 @@ static void cuda_close(struct device *d)
     if (d == NULL)
         return;
     cudaSetDevice(d->gpu);
+    cuda_recordings_close(d);
     cuda_matmul_close(d);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
@@ -36,7 +37,7 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
     d->starts_early = major >= 9;
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
-    if ((rc = cuda_matmul_open(d, err)) != OK)
+    if ((rc = cuda_recordings_open(d, err)) != OK || (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
     *out = d;
     d = NULL;
@@ -124,6 +125,8 @@ extern "C" const struct ops *ops_cuda(void)
         .upload = cuda_upload,
         .download = cuda_download,
         .sync = cuda_sync,
+        .record = cuda_record,
+        .replay = cuda_replay,
         .matrix_load = cuda_matrix_load,
         .matrix_random = cuda_matrix_random,
         .matrix_free = cuda_matrix_free,

@@ -15,6 +15,7 @@ extern "C" {
 
 struct matmul_plans;
 struct few_rows;
+struct recordings;
 
 struct device {
     enum dtype act;
@@ -23,6 +24,7 @@ struct device {
     bool starts_early; /* the GPU can start a kernel before the one before it has ended */
     struct matmul_plans *plans;
     struct few_rows *few_rows; /* NULL: not on this GPU */
+    struct recordings *recordings;
 };
 
 struct matrix {
@@ -85,18 +87,22 @@ static inline int launch(struct device *d, const char *what, struct error *err,
                          void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
                          Arguments... arguments)
 {
-    cudaLaunchAttribute attribute = {};
+    cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
     cudaError_t status;
 
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    /* as the products have it: another division of a multiprocessor's memory would have to wait
+     * until it is idle */
+    attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared;
     config.stream = d->stream;
-    config.attrs = &attribute;
-    config.numAttrs = d->starts_early ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = d->starts_early ? 2 : 0;
     status = cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
     if (status != cudaSuccess)
         return error_set(err, ERR_GPU, "cuda: gpu %d: %s: %s", d->gpu, what,
@@ -163,6 +169,10 @@ extern "C" {
 /* Host memory to the device's, and there when this returns. On the device's stream: a plain
  * cudaMemcpy may return while the last of it is on its way, and no stream of ours would wait. */
 int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+int cuda_recordings_open(struct device *d, struct error *err);
+void cuda_recordings_close(struct device *d);
+int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err);
+int cuda_replay(struct device *d, uint64_t key, struct error *err);
 int cuda_matmul_open(struct device *d, struct error *err);
 void cuda_matmul_close(struct device *d);
 int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,

@@ -1,15 +1,17 @@
 /* few_rows.cu - the product of few rows of x with a large matrix, at the speed at which the matrix
  * comes from memory; bf16, Hopper (sm_90a).
  *
- * A block has 128 * MT rows of w (the wgmma's 64, by two warpgroups, by MT) and a part of k, and
- * all TN >= T rows of x: grid (ceil(N / (128 * MT)), parts), block 288. The last warp brings tiles
- * of 64 numbers of k by the bulk tensor copy engine, as many stages deep as shared memory holds;
- * the warpgroups multiply. The parts of k of the same rows are a cluster: each leaves its sums in
- * shared memory and adds up a share of the rows of y from all of them, always in the same order.
+ * A block has ROWS rows of w (the wgmma's 64, by two warpgroups) and a part of k, and all TN >= T
+ * rows of x: grid (ceil(N / ROWS), parts), block 288. The last warp brings tiles of 64 numbers of k
+ * by the bulk tensor copy engine, as many stages deep as half a multiprocessor's shared memory
+ * holds; the warpgroups multiply. The parts of k of the same rows are a cluster: each leaves its
+ * sums in shared memory and adds up a share of the rows of y from all of them, always in the same
+ * order.
  *
  * w is no kernel's output, so its first stages are fetched before the kernel before this one has
- * ended (wait_for_inputs): between products the memory is never idle. Memory-bound: for T up to 128
- * the matrix is read once and x comes from L2. */
+ * ended (wait_for_inputs): half the shared memory is left for the next product's blocks, which so
+ * keep the memory at work while this one's sums come together. Memory-bound: for T up to 128 the
+ * matrix is read once and x comes from L2. */
 #include <cuda.h>
 #include <stdlib.h>
 
@@ -20,14 +22,14 @@ enum {
     TILE_K = 64,
     ROW_BYTES = TILE_K * 2,
     WARPGROUPS = 2,
+    ROWS = 64 * WARPGROUPS,
     THREADS = 128 * WARPGROUPS + 32,
     MAX_PARTS = 8,
-    SHARED_BYTES = 224 << 10
+    SHARED_BYTES = 110 << 10
 };
 
-template <int MT, int TN> struct shape {
+template <int TN> struct shape {
     enum {
-        ROWS = 64 * WARPGROUPS * MT,
         W_BYTES = ROWS * ROW_BYTES,
         X_BYTES = TN * ROW_BYTES,
         STAGE_BYTES = W_BYTES + X_BYTES,
@@ -111,14 +113,14 @@ static __device__ inline float4 plus(float4 a, float4 b)
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-template <int MT, int TN, typename Y>
-static __global__ void __launch_bounds__(THREADS, 1)
+template <int TN, typename Y>
+static __global__ void __launch_bounds__(THREADS, 2)
     few_rows_kernel(const __grid_constant__ CUtensorMap w_map,
                     const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias, bool add, int T,
                     int N, int n_tiles)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    typedef shape<MT, TN> s;
+    typedef shape<TN> s;
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[s::STAGES], empty[s::STAGES];
     uint8_t *stages = raw + (1024 - shared_address(raw) % 1024) % 1024;
@@ -126,7 +128,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const uint64_t once = 0x12f0000000000000, often = 0x14f0000000000000; /* evict first, last */
     int part = blockIdx.y, n_parts = gridDim.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first = (int)((long)n_tiles * part / n_parts);
-    int n = (int)((long)n_tiles * (part + 1) / n_parts) - first, row = blockIdx.x * s::ROWS;
+    int n = (int)((long)n_tiles * (part + 1) / n_parts) - first, row = blockIdx.x * ROWS;
 
     asm volatile("griddepcontrol.launch_dependents;");
     if (threadIdx.x == 0) {
@@ -161,26 +163,22 @@ static __global__ void __launch_bounds__(THREADS, 1)
         __syncwarp();
     } else {
         int group = warp / 4;
-        float c[MT][TN / 2];
+        float c[TN / 2];
 
         asm volatile("griddepcontrol.wait;" ::: "memory"); /* for what is added to and written */
 #pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int i = 0; i < TN / 2; i++)
-                c[m][i] = 0.0f;
+        for (int i = 0; i < TN / 2; i++)
+            c[i] = 0.0f;
         for (int i = 0; i < n; i++) {
             int stage = i % s::STAGES;
             unsigned at = shared_address(stages + stage * s::STAGE_BYTES);
-            uint64_t a = wgmma_tile(at + group * MT * 64 * ROW_BYTES);
+            uint64_t a = wgmma_tile(at + group * 64 * ROW_BYTES);
             uint64_t b = wgmma_tile(at + s::W_BYTES);
             barrier_wait(&full[stage], i / s::STAGES & 1);
             wgmma_begin();
 #pragma unroll
             for (int k = 0; k < TILE_K / 16; k++)
-#pragma unroll
-                for (int m = 0; m < MT; m++)
-                    wgmma(c[m], a + m * (64 * ROW_BYTES >> 4) + 2 * k, b + 2 * k);
+                wgmma(c, a + 2 * k, b + 2 * k);
             wgmma_end();
             if (lane == 0)
                 barrier_arrive(&empty[stage]);
@@ -188,23 +186,27 @@ static __global__ void __launch_bounds__(THREADS, 1)
         /* all stages have been read by both warpgroups: their place is free */
         asm volatile("bar.sync 1, %0;" ::"n"(128 * WARPGROUPS) : "memory");
 #pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int i = 0; i < TN / 2; i++)
-                sums[(i / 4 * 8 + lane % 4 * 2 + i % 2) * s::PITCH + (group * MT + m) * 64 +
-                     warp % 4 * 16 + lane / 4 + i % 4 / 2 * 8] = c[m][i];
+        for (int i = 0; i < TN / 2; i++)
+            sums[(i / 4 * 8 + lane % 4 * 2 + i % 2) * s::PITCH + group * 64 + warp % 4 * 16 +
+                 lane / 4 + i % 4 / 2 * 8] = c[i];
     }
     cluster_barrier();
     /* This block's share of the rows of y: four numbers a thread. */
-    for (int i = threadIdx.x; i < (T - part + n_parts - 1) / n_parts * (s::ROWS / 4);
-         i += THREADS) {
-        int t = part + i / (s::ROWS / 4) * n_parts, column = i % (s::ROWS / 4) * 4;
+    for (int i = threadIdx.x; i < (T - part + n_parts - 1) / n_parts * (ROWS / 4); i += THREADS) {
+        int t = part + i / (ROWS / 4) * n_parts, column = i % (ROWS / 4) * 4;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         Y *to = y + (size_t)t * N + row + column;
         if (row + column >= N)
             continue;
-        for (int k = 0; k < n_parts; k++)
-            sum = plus(sum, load_remote(&sums[t * s::PITCH + column], k));
+        float4 of[MAX_PARTS]; /* all on their way at once */
+#pragma unroll
+        for (int k = 0; k < MAX_PARTS; k++)
+            if (k < n_parts)
+                of[k] = load_remote(&sums[t * s::PITCH + column], k);
+#pragma unroll
+        for (int k = 0; k < MAX_PARTS; k++)
+            if (k < n_parts)
+                sum = plus(sum, of[k]);
         if (bias != NULL)
             sum = plus(sum, load4(bias + row + column));
         if (add)
@@ -224,7 +226,7 @@ typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void 
 
 struct few_rows {
     encode_fn *encode;
-    int clusters[2][4][MAX_PARTS + 1]; /* of so many parts that fit at once; 0: not asked yet */
+    int n_processors;
 };
 
 int few_rows_open(struct device *d, struct error *err)
@@ -244,6 +246,8 @@ int few_rows_open(struct device *d, struct error *err)
     if ((d->few_rows = (struct few_rows *)calloc(1, sizeof(*d->few_rows))) == NULL)
         return error_set(err, ERR_MEM, "cuda: no memory for the device");
     d->few_rows->encode = (encode_fn *)function;
+    CUDA_TRY(
+        cudaDeviceGetAttribute(&d->few_rows->n_processors, cudaDevAttrMultiProcessorCount, d->gpu));
 out:
     return rc;
 }
@@ -274,10 +278,26 @@ static int make_map(struct device *d, CUtensorMap *map, const void *data, int ro
     return OK;
 }
 
-static cudaLaunchConfig_t launch_config(struct device *d, cudaLaunchAttribute *attributes,
-                                        int n_blocks, int n_parts, int shared_bytes)
+/* As many parts of k as make one block a multiprocessor, each of at least 4 tiles. */
+static int choose_parts(const struct device *d, int n_blocks, int n_tiles)
 {
+    int n_parts = 1;
+
+    while (n_parts < MAX_PARTS && n_blocks * (n_parts + 1) <= d->few_rows->n_processors &&
+           n_tiles / (n_parts + 1) >= 4)
+        n_parts++;
+    return n_parts;
+}
+
+template <int TN, typename Y>
+static int run(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
+               bool add, int T, struct error *err)
+{
+    int n_tiles = (w->K + TILE_K - 1) / TILE_K, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
+    int n_parts = choose_parts(d, n_blocks, n_tiles);
+    cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t config = {};
+    CUtensorMap w_map, x_map;
 
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim.x = 1;
@@ -287,73 +307,19 @@ static cudaLaunchConfig_t launch_config(struct device *d, cudaLaunchAttribute *a
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = dim3((unsigned)n_blocks, (unsigned)n_parts);
     config.blockDim = THREADS;
-    config.dynamicSmemBytes = shared_bytes;
+    config.dynamicSmemBytes = shape<TN>::BYTES;
     config.stream = d->stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    return config;
-}
-
-/* As many parts of k as fill the GPU at once, each of at least 4 tiles; and with how many blocks.
- */
-template <int MT, int TN, typename Y>
-static int choose_parts(struct device *d, int n_blocks, int n_tiles, int *n_parts, int *used,
-                        struct error *err)
-{
-    typedef shape<MT, TN> s;
-    int rc = OK;
-
-    *n_parts = 1;
-    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<MT, TN, Y>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, s::BYTES));
-    for (int parts = 2; parts <= MAX_PARTS && n_tiles / parts >= 4; parts++) {
-        int *fit = &d->few_rows->clusters[MT - 1][TN / 32 - 1][parts];
-        if (*fit == 0) {
-            cudaLaunchAttribute attributes[2];
-            cudaLaunchConfig_t config = launch_config(d, attributes, n_blocks, parts, s::BYTES);
-            CUDA_TRY(cudaOccupancyMaxActiveClusters(fit, few_rows_kernel<MT, TN, Y>, &config));
-        }
-        if (n_blocks <= *fit)
-            *n_parts = parts;
-    }
-    *used = n_blocks * *n_parts;
-out:
-    return rc;
-}
-
-template <int MT, int TN, typename Y>
-static int run(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
-               bool add, int T, int n_parts, struct error *err)
-{
-    typedef shape<MT, TN> s;
-    int n_tiles = (w->K + TILE_K - 1) / TILE_K, rc;
-    cudaLaunchAttribute attributes[2];
-    cudaLaunchConfig_t config =
-        launch_config(d, attributes, (w->N + s::ROWS - 1) / s::ROWS, n_parts, s::BYTES);
-    CUtensorMap w_map, x_map;
-
-    if ((rc = make_map(d, &w_map, w->data, w->N, w->K, s::ROWS, err)) != OK ||
+    if ((rc = make_map(d, &w_map, w->data, w->N, w->K, ROWS, err)) != OK ||
         (rc = make_map(d, &x_map, x, T, w->K, TN, err)) != OK)
         return rc;
-    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<MT, TN, Y>, w_map, x_map, y, bias, add, T,
+    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, Y>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shape<TN>::BYTES));
+    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, Y>, w_map, x_map, y, bias, add, T,
                                 w->N, n_tiles));
 out:
     return rc;
-}
-
-template <int TN, typename Y>
-static int run_rows(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
-                    bool add, int T, struct error *err)
-{
-    int n_tiles = (w->K + TILE_K - 1) / TILE_K, parts1, parts2, used1, used2, rc;
-
-    if ((rc = choose_parts<1, TN, Y>(d, (w->N + 127) / 128, n_tiles, &parts1, &used1, err)) != OK ||
-        (rc = choose_parts<2, TN, Y>(d, (w->N + 255) / 256, n_tiles, &parts2, &used2, err)) != OK)
-        return rc;
-    /* taller blocks read x less often, if they fill the GPU */
-    if (10 * used2 >= 9 * used1 || used2 >= 116)
-        return run<2, TN, Y>(d, y, x, w, bias, add, T, parts2, err);
-    return run<1, TN, Y>(d, y, x, w, bias, add, T, parts1, err);
 }
 
 template <typename Y>
@@ -361,12 +327,12 @@ static int run_any(struct device *d, Y *y, const void *x, const struct matrix *w
                    bool add, int T, struct error *err)
 {
     if (T <= 32)
-        return run_rows<32, Y>(d, y, x, w, bias, add, T, err);
+        return run<32, Y>(d, y, x, w, bias, add, T, err);
     if (T <= 64)
-        return run_rows<64, Y>(d, y, x, w, bias, add, T, err);
+        return run<64, Y>(d, y, x, w, bias, add, T, err);
     if (T <= 96)
-        return run_rows<96, Y>(d, y, x, w, bias, add, T, err);
-    return run_rows<128, Y>(d, y, x, w, bias, add, T, err);
+        return run<96, Y>(d, y, x, w, bias, add, T, err);
+    return run<128, Y>(d, y, x, w, bias, add, T, err);
 }
 
 int few_rows_product(struct device *d, void *y, enum dtype y_type, const void *x,

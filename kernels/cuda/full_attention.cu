@@ -8,7 +8,7 @@
  * correctness. */
 #include "kernels/cuda/tensor_attention.cuh"
 
-enum { QUERIES = 16, KEYS = 32, PARTS = OPS_MAX_HEAD / 32 };
+enum { QUERIES = 16, KEYS = 32, PARTS = OPS_MAX_HEAD / 32, TILE_WARPS = 4 };
 
 static __device__ float warp_max(float x)
 {
@@ -94,11 +94,11 @@ out:
     return rc;
 }
 
-template <int E, int TILE_WARPS>
-static __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_WARPS == 8 ? 1 : 2)
+template <int E, int MT>
+static __global__ void __launch_bounds__(32 * TILE_WARPS, 2)
     tensor_kernel(__nv_bfloat16 *o, heads where, int P, int H, bool gated)
 {
-    typedef attention_tile<E, E, TILE_WARPS, 64> tile;
+    typedef attention_tile<E, E, TILE_WARPS, MT, 64> tile;
     int n_tiles = (P + tile::ROWS - 1) / tile::ROWS, first = blockIdx.x / n_tiles * P;
     int h = blockIdx.y, W = H * E;
 
@@ -111,23 +111,23 @@ static __global__ void __launch_bounds__(32 * TILE_WARPS, TILE_WARPS == 8 ? 1 : 
         [=](int t, int e, float low, float high) {
             float gate = 1.0f;
             if (gated)
-                gate = 2.0f / (1.0f + __expf(-to_float(where.q[t * where.stride + 3 * W + h])));
+                gate = 2.0f / (1.0f + expf(-to_float(where.q[t * where.stride + 3 * W + h])));
             *(unsigned *)&o[(size_t)t * W + h * E + e] = packed(low * gate, high * gate);
         });
 }
 
-template <int E, int TILE_WARPS>
+template <int E, int MT>
 static int run_tensor(struct device *d, __nv_bfloat16 *o, const heads &where, int T, int P, int H,
                       bool gated, struct error *err)
 {
-    typedef attention_tile<E, E, TILE_WARPS, 64> tile;
+    typedef attention_tile<E, E, TILE_WARPS, MT, 64> tile;
     dim3 grid((unsigned)((P + tile::ROWS - 1) / tile::ROWS * (T / P)), (unsigned)H);
     int rc = OK;
 
-    CUDA_TRY(cudaFuncSetAttribute(tensor_kernel<E, TILE_WARPS>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, tile::BYTES));
-    rc = launch(d, "full_attention", err, tensor_kernel<E, TILE_WARPS>, grid, tile::THREADS,
-                tile::BYTES, o, where, P, H, gated);
+    CUDA_TRY(cudaFuncSetAttribute(tensor_kernel<E, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  tile::BYTES));
+    rc = launch(d, "full_attention", err, tensor_kernel<E, MT>, grid, tile::THREADS, tile::BYTES, o,
+                where, P, H, gated);
 out:
     return rc;
 }
@@ -148,12 +148,12 @@ int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int 
     if (d->act == DTYPE_F32)
         return run_plain(d, (float *)o, (const float *)qkvg, T, P, H, E, scale, gated, err);
     if (aligned && E == 128 && P % 128 == 0)
-        return run_tensor<128, 8>(d, out, where, T, P, H, gated, err);
+        return run_tensor<128, 2>(d, out, where, T, P, H, gated, err);
     if (aligned && E == 128)
-        return run_tensor<128, 4>(d, out, where, T, P, H, gated, err);
+        return run_tensor<128, 1>(d, out, where, T, P, H, gated, err);
     if (aligned && E == 64 && P % 128 == 0)
-        return run_tensor<64, 8>(d, out, where, T, P, H, gated, err);
+        return run_tensor<64, 2>(d, out, where, T, P, H, gated, err);
     if (aligned && E == 64)
-        return run_tensor<64, 4>(d, out, where, T, P, H, gated, err);
+        return run_tensor<64, 1>(d, out, where, T, P, H, gated, err);
     return run_plain(d, out, q, T, P, H, E, scale, gated, err);
 }
