@@ -128,6 +128,11 @@ struct ops {
     int (*matmul_gelu)(struct device *d, void *y, const void *x, const struct matrix *w,
                        const void *bias, int T, struct error *err);
 
+    /* optional: matmul without a bias, then geglu.
+     * y [T, F] act; w [2F, K]: gate, then up; gu [T, 2F] mid, whose contents are lost */
+    int (*matmul_geglu)(struct device *d, void *y, const void *x, const struct matrix *w, void *gu,
+                        int T, struct error *err);
+
     /* The same product in float32, stored or added to what is there.
      *     y[t,n] = (add ? y[t,n] : 0) + bias[n] + sum over k of x[t,k] * w[n,k]
      * y [T, N] f32; bias [N] f32, or NULL: none */

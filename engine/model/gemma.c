@@ -32,6 +32,7 @@ struct gemma {
     float *branch; /* [T, D] what attention or feed-forward adds to it */
     void *qkv;     /* [T, (H + 2K) * E] mid, of the kind that has more */
     void *gate_up; /* [T, 2F] mid */
+    void *inner;   /* [T, F] act, where one op makes it of x; else NULL */
     void *x;       /* [T, max(D, H * E, F)] act: what the next matmul reads */
 
     _Atomic uint64_t steps; /* layers computed */
@@ -109,6 +110,8 @@ static int take_activations(struct gemma *g, struct error *err)
     g->branch = take(g, T * D, sizeof(float), &rc, err);
     g->qkv = take(g, T * qkv, mid, &rc, err);
     g->gate_up = take(g, T * 2 * F, mid, &rc, err);
+    if (g->weights->ops->matmul_geglu != NULL)
+        g->inner = take(g, T * F, act, &rc, err);
     g->x = take(g, T * max_of(D, max_of(heads, F)), act, &rc, err);
     return rc;
 }
@@ -157,7 +160,8 @@ void gemma_free(struct gemma *g)
         return;
     void *taken[] = {g->global.cos, g->global.sin, g->sliding.cos, g->sliding.sin,
                      g->ids,        g->positions,  g->begin,       g->h,
-                     g->branch,     g->qkv,        g->gate_up,     g->x};
+                     g->branch,     g->qkv,        g->gate_up,     g->inner,
+                     g->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         g->weights->ops->release(g->weights->device, taken[i]);
     free(g);
@@ -189,6 +193,24 @@ static int add_branch(struct gemma *g, const float *w, float scale, const float 
     return ops->rmsnorm(d, g->x, g->act, g->h, next_w, T, D, eps, err);
 }
 
+/* gelu(gate(x)) * up(x); *out is where it lies, act. In one step it cannot take the place of x,
+ * which it reads. */
+static int gated(struct gemma *g, const struct matrix *w, void **out, int T, struct error *err)
+{
+    const struct ops *ops = g->weights->ops;
+    struct device *d = g->weights->device;
+    int rc;
+
+    if (ops->matmul_geglu != NULL) {
+        *out = g->inner;
+        return ops->matmul_geglu(d, g->inner, g->x, w, g->gate_up, T, err);
+    }
+    *out = g->x;
+    if ((rc = ops->matmul(d, g->gate_up, g->x, w, NULL, T, err)) != OK)
+        return rc;
+    return ops->geglu(d, g->x, g->gate_up, T, g->config.F, err);
+}
+
 /* From the normed h in x to that of the layer after it, whose norm is next_norm (NULL: none). */
 static int forward_layer(struct gemma *g, const struct layer_weights *w, const float *next_norm,
                          int B, int T, struct error *err)
@@ -198,6 +220,7 @@ static int forward_layer(struct gemma *g, const struct layer_weights *w, const f
     struct device *d = g->weights->device;
     const struct attention_kind *a = w->is_global ? &g->global : &g->sliding;
     float scale = (float)(1.0 / sqrt(c->query_pre_attn_scalar));
+    void *inner;
     int rc;
 
     /* attention: h += norm(out(attention(norm(h)))) */
@@ -210,9 +233,8 @@ static int forward_layer(struct gemma *g, const struct layer_weights *w, const f
         (rc = add_branch(g, w->post_attention_norm, 1.0f, w->pre_ff_norm, T, err)) != OK)
         return rc;
     /* feed-forward: h = (h + norm(down(gelu(gate(norm(h))) * up(norm(h))))) * scalar */
-    if ((rc = ops->matmul(d, g->gate_up, g->x, w->gate_up, NULL, T, err)) != OK ||
-        (rc = ops->geglu(d, g->x, g->gate_up, T, c->F, err)) != OK ||
-        (rc = ops->linear(d, g->branch, g->x, w->down, NULL, false, T, err)) != OK ||
+    if ((rc = gated(g, w->gate_up, &inner, T, err)) != OK ||
+        (rc = ops->linear(d, g->branch, inner, w->down, NULL, false, T, err)) != OK ||
         (rc = add_branch(g, w->post_ff_norm, w->scalar, next_norm, T, err)) != OK)
         return rc;
     return OK;

@@ -5,7 +5,7 @@
  * key once a query: for correctness. */
 #include "kernels/cuda/tensor_attention.cuh"
 
-enum { WARPS = 4, PARTS = OPS_MAX_HEAD / 32 };
+enum { WARPS = 4, FEW = 128, PARTS = OPS_MAX_HEAD / 32 };
 
 /* The first token of the prompt that t lies in: begin[low] <= t < begin[high]. */
 static __device__ int prompt_begin(const int32_t *begin, int B, int t)
@@ -133,6 +133,8 @@ int cuda_attention(struct device *d, void *o, const void *qkv, const int32_t *be
     case 128:
         return run_tensor<128, 128, 64>(d, out, where, begin, B, T, H, window, err);
     case 256:
+        if (T <= FEW) /* more blocks, each with a share of the result's columns */
+            return run_tensor<256, 64, 32>(d, out, where, begin, B, T, H, window, err);
         return run_tensor<256, 256, 32>(d, out, where, begin, B, T, H, window, err);
     case 512:
         return run_tensor<512, 256, 32>(d, out, where, begin, B, T, H, window, err);

@@ -140,6 +140,7 @@ extern "C" const struct ops *ops_cuda(void)
         .add_rmsnorm_rmsnorm = cuda_add_rmsnorm_rmsnorm,
         .matmul = cuda_matmul,
         .matmul_gelu = cuda_matmul_gelu,
+        .matmul_geglu = cuda_matmul_geglu,
         .linear = cuda_linear,
         .qk_norm_rope = cuda_qk_norm_rope,
         .attention = cuda_attention,

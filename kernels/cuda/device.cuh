@@ -199,6 +199,8 @@ int cuda_matmul(struct device *d, void *y, const void *x, const struct matrix *w
                 int T, struct error *err);
 int cuda_matmul_gelu(struct device *d, void *y, const void *x, const struct matrix *w,
                      const void *bias, int T, struct error *err);
+int cuda_matmul_geglu(struct device *d, void *y, const void *x, const struct matrix *w, void *gu,
+                      int T, struct error *err);
 int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                 const float *bias, bool add, int T, struct error *err);
 int cuda_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,

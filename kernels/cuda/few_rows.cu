@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/few_rows.cuh"
+#include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 enum {
@@ -113,7 +114,39 @@ static __device__ inline float4 plus(float4 a, float4 b)
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-template <int TN, typename Y>
+/* The sums at one place, of all the blocks of the cluster. */
+static __device__ inline float4 sum_of_parts(const float *here, int n_parts)
+{
+    float4 of[MAX_PARTS], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+#pragma unroll
+    for (int k = 0; k < MAX_PARTS; k++) /* all on their way at once */
+        if (k < n_parts)
+            of[k] = load_remote(here, k);
+#pragma unroll
+    for (int k = 0; k < MAX_PARTS; k++)
+        if (k < n_parts)
+            sum = plus(sum, of[k]);
+    return sum;
+}
+
+/* Rows of w from `row` on; of gate and up half of them each. */
+template <bool GEGLU>
+static __device__ inline void fetch_w(uint8_t *to, const CUtensorMap *map, uint64_t *barrier, int k,
+                                      int row, int N)
+{
+    const uint64_t once = 0x12f0000000000000; /* evict first */
+
+    if (GEGLU) {
+        fetch(to, map, barrier, k, row / 2, once);
+        fetch(to + ROWS / 2 * ROW_BYTES, map, barrier, k, N / 2 + row / 2, once);
+    } else
+        fetch(to, map, barrier, k, row, once);
+}
+
+/* GEGLU: the first half of w's rows is gate, the second up; the block has as many of each, and
+ * stores y [T, N / 2]. */
+template <int TN, bool GEGLU, typename Y>
 static __global__ void __launch_bounds__(THREADS, 2)
     few_rows_kernel(const __grid_constant__ CUtensorMap w_map,
                     const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias, bool add, int T,
@@ -124,8 +157,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[s::STAGES], empty[s::STAGES];
     uint8_t *stages = raw + (1024 - shared_address(raw) % 1024) % 1024;
-    float *sums = (float *)stages; /* [TN, PITCH], in the end */
-    const uint64_t once = 0x12f0000000000000, often = 0x14f0000000000000; /* evict first, last */
+    float *sums = (float *)stages;             /* [TN, PITCH], in the end */
+    const uint64_t often = 0x14f0000000000000; /* evict last */
     int part = blockIdx.y, n_parts = gridDim.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first = (int)((long)n_tiles * part / n_parts);
     int n = (int)((long)n_tiles * (part + 1) / n_parts) - first, row = blockIdx.x * ROWS;
@@ -144,8 +177,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
             int early = n < s::STAGES ? n : s::STAGES;
             for (int i = 0; i < early; i++) {
                 barrier_expect(&full[i], s::STAGE_BYTES);
-                fetch(stages + i * s::STAGE_BYTES, &w_map, &full[i], (first + i) * TILE_K, row,
-                      once);
+                fetch_w<GEGLU>(stages + i * s::STAGE_BYTES, &w_map, &full[i], (first + i) * TILE_K,
+                               row, N);
             }
             asm volatile("griddepcontrol.wait;" ::: "memory");
             for (int i = 0; i < early; i++)
@@ -156,7 +189,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
                 uint8_t *to = stages + stage * s::STAGE_BYTES;
                 barrier_wait(&empty[stage], (i / s::STAGES - 1) & 1);
                 barrier_expect(&full[stage], s::STAGE_BYTES);
-                fetch(to, &w_map, &full[stage], (first + i) * TILE_K, row, once);
+                fetch_w<GEGLU>(to, &w_map, &full[stage], (first + i) * TILE_K, row, N);
                 fetch(to + s::W_BYTES, &x_map, &full[stage], (first + i) * TILE_K, 0, often);
             }
         }
@@ -192,23 +225,22 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
     cluster_barrier();
     /* This block's share of the rows of y: four numbers a thread. */
-    for (int i = threadIdx.x; i < (T - part + n_parts - 1) / n_parts * (ROWS / 4); i += THREADS) {
-        int t = part + i / (ROWS / 4) * n_parts, column = i % (ROWS / 4) * 4;
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        Y *to = y + (size_t)t * N + row + column;
-        if (row + column >= N)
+    const int width = GEGLU ? ROWS / 2 : ROWS, columns = GEGLU ? N / 2 : N;
+    for (int i = threadIdx.x; i < (T - part + n_parts - 1) / n_parts * (width / 4); i += THREADS) {
+        int t = part + i / (width / 4) * n_parts, column = i % (width / 4) * 4;
+        int at = blockIdx.x * width + column;
+        Y *to = y + (size_t)t * columns + at;
+        float4 sum;
+        if (at >= columns)
             continue;
-        float4 of[MAX_PARTS]; /* all on their way at once */
-#pragma unroll
-        for (int k = 0; k < MAX_PARTS; k++)
-            if (k < n_parts)
-                of[k] = load_remote(&sums[t * s::PITCH + column], k);
-#pragma unroll
-        for (int k = 0; k < MAX_PARTS; k++)
-            if (k < n_parts)
-                sum = plus(sum, of[k]);
+        sum = sum_of_parts(&sums[t * s::PITCH + column], n_parts);
+        if (GEGLU) {
+            float4 up = sum_of_parts(&sums[t * s::PITCH + width + column], n_parts);
+            sum = make_float4(gelu(sum.x) * up.x, gelu(sum.y) * up.y, gelu(sum.z) * up.z,
+                              gelu(sum.w) * up.w);
+        }
         if (bias != NULL)
-            sum = plus(sum, load4(bias + row + column));
+            sum = plus(sum, load4(bias + at));
         if (add)
             sum = plus(sum, load4(to));
         put4(to, sum);
@@ -289,7 +321,7 @@ static int choose_parts(const struct device *d, int n_blocks, int n_tiles)
     return n_parts;
 }
 
-template <int TN, typename Y>
+template <int TN, bool GEGLU, typename Y>
 static int run(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                bool add, int T, struct error *err)
 {
@@ -311,34 +343,47 @@ static int run(struct device *d, Y *y, const void *x, const struct matrix *w, co
     config.stream = d->stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    if ((rc = make_map(d, &w_map, w->data, w->N, w->K, ROWS, err)) != OK ||
+    if ((rc = make_map(d, &w_map, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) != OK ||
         (rc = make_map(d, &x_map, x, T, w->K, TN, err)) != OK)
         return rc;
-    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, Y>,
+    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, GEGLU, Y>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shape<TN>::BYTES));
-    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, Y>, w_map, x_map, y, bias, add, T,
-                                w->N, n_tiles));
+    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, GEGLU, Y>, w_map, x_map, y, bias, add,
+                                T, w->N, n_tiles));
 out:
     return rc;
 }
 
-template <typename Y>
+template <bool GEGLU, typename Y>
 static int run_any(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                    bool add, int T, struct error *err)
 {
     if (T <= 32)
-        return run<32, Y>(d, y, x, w, bias, add, T, err);
+        return run<32, GEGLU, Y>(d, y, x, w, bias, add, T, err);
     if (T <= 64)
-        return run<64, Y>(d, y, x, w, bias, add, T, err);
+        return run<64, GEGLU, Y>(d, y, x, w, bias, add, T, err);
     if (T <= 96)
-        return run<96, Y>(d, y, x, w, bias, add, T, err);
-    return run<128, Y>(d, y, x, w, bias, add, T, err);
+        return run<96, GEGLU, Y>(d, y, x, w, bias, add, T, err);
+    return run<128, GEGLU, Y>(d, y, x, w, bias, add, T, err);
 }
 
 int few_rows_product(struct device *d, void *y, enum dtype y_type, const void *x,
                      const struct matrix *w, const void *bias, bool add, int T, struct error *err)
 {
     if (y_type == DTYPE_F32)
-        return run_any(d, (float *)y, x, w, (const float *)bias, add, T, err);
-    return run_any(d, (__nv_bfloat16 *)y, x, w, (const __nv_bfloat16 *)bias, add, T, err);
+        return run_any<false>(d, (float *)y, x, w, (const float *)bias, add, T, err);
+    return run_any<false>(d, (__nv_bfloat16 *)y, x, w, (const __nv_bfloat16 *)bias, add, T, err);
+}
+
+bool few_rows_serves_geglu(const struct device *d, const struct matrix *w, int T)
+{
+    return few_rows_serves(d, w, T) && w->N % ROWS == 0;
+}
+
+int few_rows_geglu(struct device *d, void *y, const void *x, const struct matrix *w, int T,
+                   struct error *err)
+{
+    const __nv_bfloat16 *none = NULL;
+
+    return run_any<true>(d, (__nv_bfloat16 *)y, x, w, none, false, T, err);
 }

@@ -324,6 +324,18 @@ int cuda_matmul_gelu(struct device *d, void *y, const void *x, const struct matr
     return product(d, y, x, w, bias, kind{d->act, false, bias != NULL, true}, T, err);
 }
 
+int cuda_matmul_geglu(struct device *d, void *y, const void *x, const struct matrix *w, void *gu,
+                      int T, struct error *err)
+{
+    int rc;
+
+    if (T > 0 && few_rows_serves_geglu(d, w, T))
+        return few_rows_geglu(d, y, x, w, T, err);
+    if ((rc = cuda_matmul(d, gu, x, w, NULL, T, err)) != OK)
+        return rc;
+    return cuda_geglu(d, y, gu, T, w->N / 2, err);
+}
+
 int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                 const float *bias, bool add, int T, struct error *err)
 {

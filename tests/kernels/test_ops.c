@@ -338,16 +338,18 @@ static void linear_matches(void)
 /* Few rows times a matrix of several blocks, none of them whole: a path of its own on some GPUs. */
 static void few_rows_match(void)
 {
-    enum { N = 1028, K = 1160 };
-    static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128};
+    enum { N = 1028, K = 1160, GEGLU_ROWS = 768 };
+    static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128, 130};
     float *w = random_floats((size_t)N * K, 4);
-    struct matrix_part part = {w, DTYPE_F32, N};
-    struct matrix *a, *b;
+    struct matrix_part part = {w, DTYPE_F32, N}, part2 = {w, DTYPE_F32, GEGLU_ROWS};
+    struct matrix *a, *b, *a2, *b2;
 
     if (fast->is_host) /* one path for all, which the other tests have */
         return release_case();
     CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, &err));
     CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
+    CHECK_OK(fast->matrix_load(fast_device, &a2, &part2, 1, K, &err));
+    CHECK_OK(loops->matrix_load(loops_device, &b2, &part2, 1, K, &err));
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         int T = rows[i];
         size_t n = (size_t)T * N;
@@ -362,9 +364,20 @@ static void few_rows_match(void)
         CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, bias_there, T, &err));
         CHECK_OK(loops->matmul(loops_device, want, x, b, bias, T, &err));
         check_mid_close("stored", mid_back(y_there, n), want, n);
+        if (fast->matmul_geglu != NULL) {
+            int F = GEGLU_ROWS / 2;
+            void *gu = on_device(y, F32_BYTES((size_t)T * 2 * F));
+            void *made = host(act_bytes((size_t)T * F));
+            CHECK_OK(fast->matmul_geglu(fast_device, y_there, x_there, a2, gu, T, &err));
+            CHECK_OK(loops->matmul(loops_device, want, x, b2, NULL, T, &err));
+            CHECK_OK(loops->geglu(loops_device, made, want, T, F, &err));
+            check_act_close("geglu", back(y_there, act_bytes((size_t)T * F)), made, (size_t)T * F);
+        }
     }
     fast->matrix_free(fast_device, a);
     loops->matrix_free(loops_device, b);
+    fast->matrix_free(fast_device, a2);
+    loops->matrix_free(loops_device, b2);
     release_case();
 }
 
