@@ -9,5 +9,6 @@ int command_tokenize(int argc, char **argv, struct error *err);
 int command_inspect(int argc, char **argv, struct error *err);
 int command_verify(int argc, char **argv, struct error *err);
 int command_random_ltx(int argc, char **argv, struct error *err);
+int command_bench(int argc, char **argv, struct error *err);
 int command_models(int argc, char **argv, struct error *err);
 int command_up(int argc, char **argv, struct error *err);

@@ -17,6 +17,7 @@ static const struct command {
     {"inspect", command_inspect, "what a model directory or file is"},
     {"verify", command_verify, "this machine's numbers against expected ones"},
     {"random-ltx", command_random_ltx, "an LTX checkpoint of random weights, to try things with"},
+    {"bench", command_bench, "how long prompts take on this machine"},
     {"models", command_models, "the models of a queue, and how to remove one"},
     {"up", command_up, "the whole service on this machine: Redis, engine, HTTP"},
 };

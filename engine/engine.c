@@ -18,13 +18,15 @@
 #include "engine/files/model_file.h"
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
+#include "engine/random_model.h"
 #include "kernels/ops.h"
 #include "tokenizer/tokenizer.h"
 
 struct engine {
     const struct ops *ops;
     struct device *device;
-    struct model_file *file;
+    struct model_file *file; /* NULL: random weights */
+    struct gemma_config config;
     struct weights *weights;
     struct gemma *gemma;
     struct ltx_checkpoint *checkpoint; /* this and what follows: NULL without one */
@@ -32,6 +34,7 @@ struct engine {
     struct ltx *ltx;
     struct engine_info info;
     int max_batch_tokens, n_threads;
+    enum dtype compute;
     /* one pass, sized for max_batch_tokens */
     int32_t *ids, *positions, *begin;
     int *embedded;    /* the prompts of the pass that want embeddings */
@@ -44,16 +47,15 @@ struct engine {
 static const char *const feature_names[] = {"video_features", "audio_features"};
 static const char *const embedding_names[] = {"video", "audio"};
 
-static void fill_info(struct engine_info *info, const struct model_file *file)
+static void fill_info(struct engine_info *info, const struct gemma_config *config,
+                      const char *format)
 {
-    const struct gemma_config *config = model_file_config(file);
-
     *info = (struct engine_info){.architecture = gemma_kind_name(config->kind),
                                  .n_layers = config->L,
                                  .width = config->D,
                                  .vocabulary = config->V,
                                  .max_tokens = ENGINE_MAX_TOKENS};
-    snprintf(info->format, sizeof(info->format), "%s", model_file_format(file));
+    snprintf(info->format, sizeof(info->format), "%s", format);
     snprintf(info->gemma_version, sizeof(info->gemma_version), "%s", config->version);
 }
 
@@ -65,9 +67,16 @@ int engine_read_info(struct engine_info *out, const char *model, struct error *e
     *out = (struct engine_info){0};
     if ((rc = model_file_open(&file, model, err)) != OK)
         return rc;
-    fill_info(out, file);
+    fill_info(out, model_file_config(file), model_file_format(file));
     model_file_close(file);
     return OK;
+}
+
+static void add_ltx_config(struct engine_info *info, const struct ltx_config *config)
+{
+    info->extractor = (int)config->extractor;
+    info->video_width = config->connectors[LTX_VIDEO].W;
+    info->audio_width = config->connectors[LTX_AUDIO].W;
 }
 
 /* Opens the checkpoint and checks it against the Gemma that `info` describes. */
@@ -75,7 +84,6 @@ static int open_checkpoint(struct ltx_checkpoint **out, struct engine_info *info
                            const char *const ltx[ENGINE_MAX_LTX], struct error *err)
 {
     const char *gemma_version = info->gemma_version[0] != '\0' ? info->gemma_version : NULL;
-    const struct ltx_config *config;
     struct ltx_checkpoint *c;
     struct tensor *tensors;
     const char *paths[ENGINE_MAX_LTX];
@@ -96,13 +104,10 @@ static int open_checkpoint(struct ltx_checkpoint **out, struct engine_info *info
         return rc;
     }
     free(tensors);
-    config = ltx_checkpoint_config(c);
     if (ltx_checkpoint_model_version(c) != NULL)
         snprintf(info->ltx_version, sizeof(info->ltx_version), "%s",
                  ltx_checkpoint_model_version(c));
-    info->extractor = (int)config->extractor;
-    info->video_width = config->connectors[LTX_VIDEO].W;
-    info->audio_width = config->connectors[LTX_AUDIO].W;
+    add_ltx_config(info, ltx_checkpoint_config(c));
     *out = c;
     return OK;
 }
@@ -163,6 +168,47 @@ static int load_weights(struct engine *e, const struct engine_options *options, 
                             options->compute, told ? ltx_progress : NULL, &p, err);
 }
 
+/* Architectures that are named instead of files. */
+static int make_random_weights(struct engine *e, const struct engine_options *options,
+                               struct error *err)
+{
+    struct ltx_config ltx;
+    int rc;
+
+    if ((rc = random_model_gemma(&e->config, options->model, err)) != OK ||
+        (rc = gemma_check(&e->config, err)) != OK ||
+        (rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK)
+        return rc;
+    fill_info(&e->info, &e->config, "random weights");
+    if (options->ltx[0] == NULL)
+        return OK;
+    if (!random_model_is(options->ltx[0]) || options->ltx[1] != NULL)
+        return error_set(err, ERR_INPUT, "a random model goes with one random LTX checkpoint");
+    if ((rc = random_model_ltx(&ltx, options->ltx[0], err)) != OK)
+        return rc;
+    add_ltx_config(&e->info, &ltx);
+    return ltx_weights_random(&e->ltx_weights, &ltx, e->config.L + 1, e->config.D, e->ops,
+                              e->device, options->compute, err);
+}
+
+static int open_model(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    int rc;
+
+    if ((rc = model_file_open(&e->file, options->model, err)) != OK)
+        return rc;
+    e->config = *model_file_config(e->file);
+    fill_info(&e->info, &e->config, model_file_format(e->file));
+    if ((rc = open_checkpoint(&e->checkpoint, &e->info, options->ltx, err)) != OK)
+        return rc;
+    if (e->checkpoint != NULL && ltx_checkpoint_random(e->checkpoint) != NULL)
+        log_warn("ltx_random",
+                 "file=%s text=\"weights are random (%s): features and embeddings mean nothing\"",
+                 tensor_file_name(ltx_checkpoint_path_at(e->checkpoint, 0)),
+                 ltx_checkpoint_random(e->checkpoint));
+    return OK;
+}
+
 /* Room for what comes off the device at once: a state or the features of a pass, or a prompt's
  * embeddings. */
 static int take_host_rows(struct engine *e, struct error *err)
@@ -185,7 +231,7 @@ static int take_host_rows(struct engine *e, struct error *err)
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
 {
     struct device_options device_options = {.act = options->compute};
-    const struct gemma_config *config;
+    bool random = random_model_is(options->model);
     struct engine *e;
     size_t T;
     int rc;
@@ -200,6 +246,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     if (e->max_batch_tokens == 0)
         e->max_batch_tokens = ENGINE_MAX_TOKENS;
     e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
+    e->compute = options->compute;
     T = (size_t)e->max_batch_tokens;
     if ((e->ids = calloc(T, sizeof(int32_t))) == NULL ||
         (e->positions = calloc(T, sizeof(int32_t))) == NULL ||
@@ -216,25 +263,20 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
         goto out;
     }
-    if ((rc = model_file_open(&e->file, options->model, err)) != OK)
+    if ((!random && (rc = open_model(e, options, err)) != OK) ||
+        (rc = e->ops->open(&e->device, &device_options, err)) != OK)
         goto out;
-    fill_info(&e->info, e->file);
-    config = model_file_config(e->file);
-    if ((rc = open_checkpoint(&e->checkpoint, &e->info, options->ltx, err)) != OK)
-        goto out;
-    if (e->checkpoint != NULL && ltx_checkpoint_random(e->checkpoint) != NULL)
-        log_warn("ltx_random",
-                 "file=%s text=\"weights are random (%s): features and embeddings mean nothing\"",
-                 tensor_file_name(ltx_checkpoint_path_at(e->checkpoint, 0)),
-                 ltx_checkpoint_random(e->checkpoint));
-    if ((rc = e->ops->open(&e->device, &device_options, err)) != OK ||
-        (rc = gemma_check(config, err)) != OK || (rc = load_weights(e, options, err)) != OK ||
-        (rc = gemma_create(&e->gemma, config, e->weights, options->compute, ENGINE_MAX_TOKENS,
+    if (random)
+        rc = make_random_weights(e, options, err);
+    else if ((rc = gemma_check(&e->config, err)) == OK)
+        rc = load_weights(e, options, err);
+    if (rc != OK ||
+        (rc = gemma_create(&e->gemma, &e->config, e->weights, options->compute, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK ||
         (rc = take_host_rows(e, err)) != OK)
         goto out;
-    if (e->checkpoint != NULL && (rc = ltx_create(&e->ltx, e->ltx_weights, options->compute,
-                                                  e->max_batch_tokens, err)) != OK)
+    if (e->ltx_weights != NULL && (rc = ltx_create(&e->ltx, e->ltx_weights, options->compute,
+                                                   e->max_batch_tokens, err)) != OK)
         goto out;
     if (e->max_batch_tokens < e->info.max_tokens)
         e->info.max_tokens = e->max_batch_tokens;
@@ -433,7 +475,7 @@ struct pass {
     struct engine *e;
     struct pack pack;
     const struct engine_prompt *prompts; /* of the pack, from its first on */
-    struct engine_result *results;       /* likewise */
+    struct engine_result *results;       /* likewise; NULL: they stay on the device */
     bool features[LTX_N_MODALITIES];     /* some prompt wants them, or what comes of them */
     int modality;                        /* whose embeddings are being made */
 };
@@ -457,7 +499,7 @@ static int on_state(void *arg, int state, const float *h, struct error *err)
     if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
         (rc = ltx_add_state(p->e->ltx, h, err)) != OK)
         return rc;
-    for (int b = 0; b < p->pack.B; b++) {
+    for (int b = 0; p->results != NULL && b < p->pack.B; b++) {
         const struct engine_tensor *states = &p->results[b].tensors[0];
         size_t numbers = (size_t)p->prompts[b].n * D;
         int place = place_of(p->prompts[b].request, state);
@@ -475,14 +517,15 @@ static int on_state(void *arg, int state, const float *h, struct error *err)
 static int on_embeddings(void *arg, int b, const float *rows, struct error *err)
 {
     struct pass *p = arg;
-    struct engine_result *r = &p->results[b];
     const struct engine_info *info = &p->e->info;
     size_t W = (size_t)(p->modality == LTX_VIDEO ? info->video_width : info->audio_width);
     int rc;
 
+    if (p->results == NULL)
+        return OK;
     if ((rc = fetch(p->e, &rows, rows, ENGINE_ROWS * W, err)) != OK)
         return rc;
-    write_rows(r, embedding_names[p->modality], rows);
+    write_rows(&p->results[b], embedding_names[p->modality], rows);
     return OK;
 }
 
@@ -502,6 +545,8 @@ static int finish_modality(struct pass *p, int m, struct error *err)
             e->embedded[n_embedded++] = b;
             continue;
         }
+        if (p->results == NULL)
+            continue;
         if ((rc = fetch(e, &rows, features + (size_t)p->pack.begin[b] * W,
                         (size_t)p->prompts[b].n * W, err)) != OK)
             return rc;
@@ -515,12 +560,14 @@ static int finish_modality(struct pass *p, int m, struct error *err)
 static int run_pass(struct pass *p, struct error *err)
 {
     struct engine *e = p->e;
-    bool wanted[ENGINE_MAX_LAYERS + 1] = {false};
+    bool wanted[ENGINE_MAX_LAYERS + 1] = {false}, to_host = false;
+    unsigned run = 1;
     int rc;
 
     for (int b = 0; b < p->pack.B; b++) {
         const struct engine_request *request = p->prompts[b].request;
         bool features = request->level != ENGINE_HIDDEN_STATES;
+        to_host |= !features && p->results != NULL;
         for (int m = 0; m < LTX_N_MODALITIES; m++)
             p->features[m] |= features && wants(&e->info, request, m);
         for (int s = 0; s <= e->info.n_layers; s++)
@@ -529,7 +576,9 @@ static int run_pass(struct pass *p, struct error *err)
     if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
         (rc = ltx_begin(e->ltx, p->pack.begin, p->pack.B, p->features, err)) != OK)
         return rc;
-    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, on_state, p, err)) != OK)
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        run |= (unsigned)p->features[m] << (m + 1);
+    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, to_host ? 0 : run, on_state, p, err)) != OK)
         return rc;
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)
@@ -563,7 +612,7 @@ static const char *find_damage(struct engine *e)
         return e->damage;
     e->looked_for_damage = true;
     snprintf(e->damage, sizeof(e->damage), "the weights are too large, or damaged");
-    for (size_t i = 0; i < model_file_n_tensors(e->file); i++) {
+    for (size_t i = 0; e->file != NULL && i < model_file_n_tensors(e->file); i++) {
         const struct tensor *t = model_file_tensor_at(e->file, i);
         bool plain = t->type == DTYPE_F32 || t->type == DTYPE_F16 || t->type == DTYPE_BF16;
         if (!plain || tensor_is_finite(t))
@@ -589,6 +638,37 @@ static int check_numbers(struct engine *e, int prompt, const struct engine_resul
     return OK;
 }
 
+static int check_prompts(const struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                         struct error *err)
+{
+    int rc;
+
+    for (int i = 0; i < n_prompts; i++) {
+        struct error why = {0};
+        if ((rc = engine_check_prompt(&e->info, &prompts[i], &why)) != OK)
+            return error_set(err, why.code, "prompt %d: %s", i, why.text);
+    }
+    return OK;
+}
+
+static int run_passes(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                      struct engine_result *results, struct error *err)
+{
+    int rc;
+
+    for (int done = 0; done < n_prompts;) {
+        struct pass pass = {
+            .e = e, .prompts = prompts + done, .results = results == NULL ? NULL : results + done};
+        int n = fill_pack(e, &pass.pack, prompts, n_prompts, done);
+        if ((rc = run_pass(&pass, err)) != OK ||
+            (rc = e->ops->sync(e->device, err)) !=
+                OK) /* the next one uploads from the same memory */
+            return rc;
+        done += n;
+    }
+    return OK;
+}
+
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err)
 {
@@ -596,23 +676,14 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
 
     for (int i = 0; i < n_prompts; i++)
         results[i] = (struct engine_result){0};
-    if ((rc = e->ops->bind(e->device, err)) != OK)
+    if ((rc = e->ops->bind(e->device, err)) != OK ||
+        (rc = check_prompts(e, prompts, n_prompts, err)) != OK)
         return rc;
-    for (int i = 0; i < n_prompts; i++) {
-        struct error why = {0};
-        if ((rc = engine_check_prompt(&e->info, &prompts[i], &why)) != OK)
-            return error_set(err, why.code, "prompt %d: %s", i, why.text);
-    }
     for (int i = 0; i < n_prompts; i++)
         if ((rc = result_create(&results[i], &e->info, &prompts[i], err)) != OK)
             goto out;
-    for (int done = 0; done < n_prompts;) {
-        struct pass pass = {.e = e, .prompts = prompts + done, .results = results + done};
-        int n = fill_pack(e, &pass.pack, prompts, n_prompts, done);
-        if ((rc = run_pass(&pass, err)) != OK)
-            goto out;
-        done += n;
-    }
+    if ((rc = run_passes(e, prompts, n_prompts, results, err)) != OK)
+        goto out;
     for (int i = 0; i < n_prompts; i++)
         if ((rc = check_numbers(e, i, &results[i], err)) != OK)
             goto out;
@@ -620,6 +691,18 @@ out:
     for (int i = 0; rc != OK && i < n_prompts; i++)
         engine_result_free(&results[i]);
     return rc;
+}
+
+int engine_compute(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                   struct error *err)
+{
+    int rc;
+
+    if ((rc = e->ops->bind(e->device, err)) != OK ||
+        (rc = check_prompts(e, prompts, n_prompts, err)) != OK ||
+        (rc = run_passes(e, prompts, n_prompts, NULL, err)) != OK)
+        return rc;
+    return OK;
 }
 
 uint64_t engine_steps(const struct engine *e)
@@ -634,6 +717,8 @@ int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE
     struct tensor *tensors;
     int rc;
 
+    if (e->file == NULL)
+        return error_set(err, ERR_INPUT, "random weights have no digest");
     if (e->checkpoint == NULL)
         return model_file_cached_digest(e->file, NULL, e->n_threads, digest, err);
     if ((rc = ltx_weights_find(e->checkpoint, e->info.n_layers + 1, e->info.width, &tensors, &ltx.n,
@@ -643,6 +728,49 @@ int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE
     rc = model_file_cached_digest(e->file, &ltx, e->n_threads, digest, err);
     free(tensors);
     return rc;
+}
+
+struct engine_work engine_work(const struct engine *e, const int *n_tokens, int n_prompts)
+{
+    const struct gemma_config *c = &e->config;
+    double act = (double)dtype_info(e->compute)->bytes, T = 0.0, pairs = 0.0;
+    struct engine_work work = {0};
+
+    for (int i = 0; i < n_prompts; i++) {
+        T += n_tokens[i];
+        pairs += 0.5 * n_tokens[i] * (n_tokens[i] + 1.0);
+    }
+    for (int i = 0; i < c->L; i++) {
+        const struct gemma_attention *a = gemma_attention_of(c, i);
+        double heads = (double)c->H * a->E, cached = 2.0 * a->K * a->E;
+        double weights = (2.0 * heads + cached) * c->D + 3.0 * c->F * c->D;
+        work.gemma.bytes += weights * act;
+        work.gemma.operations += 2.0 * weights * T + 4.0 * heads * pairs;
+    }
+    for (int m = 0; e->ltx_weights != NULL && m < LTX_N_MODALITIES; m++) {
+        const struct ltx_connector_config *k = &e->ltx_weights->config.connectors[m];
+        double W = k->W, rows = (double)ENGINE_ROWS * n_prompts;
+        double projection = (double)e->ltx_weights->projections[m].width * c->D * (c->L + 1.0);
+        double block = 12.0 * W * W + (e->ltx_weights->config.gated ? W * k->H : 0.0);
+        work.extractor.bytes += projection * act;
+        work.extractor.operations += 2.0 * projection * T;
+        work.connectors.bytes += k->L * block * act;
+        work.connectors.operations += k->L * rows * (2.0 * block + 4.0 * W * ENGINE_ROWS);
+    }
+    return work;
+}
+
+int engine_measure(struct engine *e, double *bytes_per_s, double *operations_per_s,
+                   struct error *err)
+{
+    int rc;
+
+    *bytes_per_s = *operations_per_s = 0.0;
+    if (e->ops->measure == NULL)
+        return OK;
+    if ((rc = e->ops->bind(e->device, err)) != OK)
+        return rc;
+    return e->ops->measure(e->device, bytes_per_s, operations_per_s, err);
 }
 
 void engine_result_free(struct engine_result *result)

@@ -45,7 +45,9 @@ typedef void engine_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_t
 
 struct engine_options {
     const char *model;               /* directory, packed safetensors file or GGUF file; borrowed
-                                        for engine_open() */
+                                        for engine_open(). "random:gemma-3-12b": that
+                                        architecture with random numbers, for measuring, and with
+                                        it "random:ltx-2.3" as an LTX checkpoint */
     const char *ltx[ENGINE_MAX_LTX]; /* LTX checkpoints: projection and connectors, in one file or
                                         in two; NULL: none, and hidden states are all there is */
     enum engine_backend backend;     /* ENGINE_LOOPS: the slow reference, for tests */
@@ -135,6 +137,27 @@ int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_M
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err);
 void engine_result_free(struct engine_result *result);
+
+/* Computes the same and leaves it on the device, for measuring: what encoding takes without
+ * the results' way out. Returns when all is computed. */
+int engine_compute(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                   struct error *err);
+
+/* The least that has to be done to take prompts of so many tokens to embeddings (without an LTX
+ * checkpoint: to hidden states) in one pass: every weight read once, and the arithmetic of products
+ * and attention. */
+struct engine_stage_work {
+    double bytes, operations;
+};
+struct engine_work {
+    struct engine_stage_work gemma, extractor, connectors;
+};
+struct engine_work engine_work(const struct engine *e, const int *n_tokens, int n_prompts);
+
+/* What the device reaches at its best, measured now, between other calls: reading memory, and a
+ * large matrix product. 0 where the backend does not measure. */
+int engine_measure(struct engine *e, double *bytes_per_s, double *operations_per_s,
+                   struct error *err);
 
 /* Layers and connector blocks computed since engine_open(). From any thread: that it rises says
  * that the engine works.

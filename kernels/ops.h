@@ -6,8 +6,9 @@
  * Letters: T tokens of all prompts packed end to end, B prompts, D model width, H query heads,
  * K key/value heads, E head width, F feed-forward width, V vocabulary. Matrices are row-major.
  *
- * Numbers: the residual stream and what a matmul returns are float32; what a matmul reads is the
- * device's compute type ("act" below: F32 or BF16), rounded once where it is stored. Sums are
+ * Numbers: the residual stream is float32; what a matmul reads is the device's compute type ("act"
+ * below: F32 or BF16), rounded once where it is stored. What other ops make of a product before the
+ * next one is "mid": float32, or act where `mid_is_act` (where fewer bytes are faster). Sums are
  * float32 at least.
  *
  * Memory: every pointer handed to an op is memory of its device (`alloc`), but where "host" is
@@ -46,6 +47,7 @@ struct matrix_part {
 struct ops {
     const char *name;
     bool is_host; /* device memory can be read by the host as it is, once `sync` has returned */
+    bool mid_is_act;
 
     /* Devices and memory.
      * bind: makes the calling thread the device's; cheap, and needed when another had it before.
@@ -62,16 +64,32 @@ struct ops {
     int (*download)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
     int (*sync)(struct device *d, struct error *err);
 
+    /* optional, both: many ops as one, for runs of the same ops on the same memory, told apart by
+     * `key`. A run is: record, then unless *known the ops, then replay. Where it is known the ops
+     * are left out, as replay does them all. Uploads, downloads, alloc and sync are not part of a
+     * run; contents of memory are read when it is replayed. */
+    int (*record)(struct device *d, uint64_t key, bool *known, struct error *err);
+    int (*replay)(struct device *d, uint64_t key, struct error *err);
+
     /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`.
      * matrix_bytes: what it holds of the device's memory.
      * table_load: `data` (host, [V, D]) is borrowed until table_free. */
     int (*matrix_load)(struct device *d, struct matrix **out, const struct matrix_part *parts,
                        int n_parts, int K, struct error *err);
+    /* optional, see kernels/random_matrix.h: the same matrix made where it will lie */
+    int (*matrix_random)(struct device *d, struct matrix **out, int N, int K, float size,
+                         uint64_t seed, struct error *err);
     void (*matrix_free)(struct device *d, struct matrix *m); /* NULL is fine */
     size_t (*matrix_bytes)(const struct matrix *m);
     int (*table_load)(struct device *d, struct table **out, const void *data, enum dtype type,
                       int V, int D, struct error *err);
     void (*table_free)(struct device *d, struct table *t); /* NULL is fine */
+
+    /* What this hardware reaches at its best, measured now; takes some GB for a moment.
+     * bytes_per_s: reading memory; operations_per_s: a large product of random numbers in `act`.
+     * optional: NULL where nobody measures it. */
+    int (*measure)(struct device *d, double *bytes_per_s, double *operations_per_s,
+                   struct error *err);
 
     /* Rows of the embedding table.
      *     h[t,d] = table[ids[t],d] * scale
@@ -92,15 +110,32 @@ struct ops {
     int (*add_rmsnorm)(struct device *d, float *h, const float *x, const float *w, float scale,
                        int T, int D, float eps, struct error *err);
 
-    /* Product with a weight matrix.
-     *     y[t,n] = sum over k of x[t,k] * w[n,k]
-     * y [T, N] f32; x [T, K] act; w [N, K]. A row's sum does not depend on the other rows. */
-    int (*matmul)(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                  struct error *err);
+    /* optional: add_rmsnorm, then rmsnorm of the sum, in one step.
+     * y [T, D] act; next_w [D] f32 */
+    int (*add_rmsnorm_rmsnorm)(struct device *d, float *h, void *y, const float *x, const float *w,
+                               float scale, const float *next_w, int T, int D, float eps,
+                               struct error *err);
 
-    /* The same with a bias, stored or added to what is there.
+    /* Product with a weight matrix.
+     *     y[t,n] = bias[n] + sum over k of x[t,k] * w[n,k]
+     * y [T, N] mid; x [T, K] act; w [N, K]; bias [N] mid, or NULL: none. On a CPU a row's sum does
+     * not depend on the other rows. */
+    int (*matmul)(struct device *d, void *y, const void *x, const struct matrix *w,
+                  const void *bias, int T, struct error *err);
+
+    /* optional: matmul, then gelu, in one step.
+     * y [T, N] act; bias [N] mid, or NULL */
+    int (*matmul_gelu)(struct device *d, void *y, const void *x, const struct matrix *w,
+                       const void *bias, int T, struct error *err);
+
+    /* optional: matmul without a bias, then geglu.
+     * y [T, F] act; w [2F, K]: gate, then up; gu [T, 2F] mid, whose contents are lost */
+    int (*matmul_geglu)(struct device *d, void *y, const void *x, const struct matrix *w, void *gu,
+                        int T, struct error *err);
+
+    /* The same product in float32, stored or added to what is there.
      *     y[t,n] = (add ? y[t,n] : 0) + bias[n] + sum over k of x[t,k] * w[n,k]
-     * bias [N] f32, or NULL: none */
+     * y [T, N] f32; bias [N] f32, or NULL: none */
     int (*linear)(struct device *d, float *y, const void *x, const struct matrix *w,
                   const float *bias, bool add, int T, struct error *err);
 
@@ -110,9 +145,9 @@ struct ops {
      *               head[e+E/2]   = z[e+E/2] * cos[p,e] + z[e] * sin[p,e]       p = positions[t]
      * With norm_v also the norm alone, without a weight, of each value head:
      *     head[e] = head[e] / sqrt(mean(head^2) + eps)
-     * qkv [T, (H + 2K) * E] f32: H query heads, K key heads, K value heads (without norm_v left as
+     * qkv [T, (H + 2K) * E] mid: H query heads, K key heads, K value heads (without norm_v left as
      * they are); q_w, k_w [E] f32; cos, sin [any, E/2] f32; positions [T] int32; E even */
-    int (*qk_norm_rope)(struct device *d, float *qkv, const float *q_w, const float *k_w,
+    int (*qk_norm_rope)(struct device *d, void *qkv, const float *q_w, const float *k_w,
                         const float *cos, const float *sin, const int32_t *positions, int T, int H,
                         int K, int E, float eps, bool norm_v, struct error *err);
 
@@ -121,19 +156,19 @@ struct ops {
      *     j runs over the tokens of t's prompt with j <= t and t - j < window
      * o [T, H * E] act; qkv as above; begin [B + 1] int32: prompt b is tokens begin[b] ..
      * begin[b+1]-1, begin[0] = 0, begin[B] = T; window >= 1 (INT_MAX: no window) */
-    int (*attention)(struct device *d, void *o, const float *qkv, const int32_t *begin, int B,
-                     int T, int H, int K, int E, float scale, int window, struct error *err);
+    int (*attention)(struct device *d, void *o, const void *qkv, const int32_t *begin, int B, int T,
+                     int H, int K, int E, float scale, int window, struct error *err);
 
     /* Gated feed-forward: GELU by tanh of the gate, times the other half.
      *     y[t,f] = gelu(gu[t,f]) * gu[t,F+f]
      *     gelu(x) = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
-     * y [T, F] act; gu [T, 2F] f32 */
-    int (*geglu)(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
+     * y [T, F] act; gu [T, 2F] mid */
+    int (*geglu)(struct device *d, void *y, const void *gu, int T, int F, struct error *err);
 
     /* GELU by tanh.
      *     y[t,f] = gelu(x[t,f])
-     * y [T, F] act; x [T, F] f32 */
-    int (*gelu)(struct device *d, void *y, const float *x, int T, int F, struct error *err);
+     * y [T, F] act; x [T, F] mid */
+    int (*gelu)(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 
     /* Each prompt's numbers brought into a range of 8 about their mean, n being its tokens.
      *     mean   = sum of the prompt's x / (n * D + 1e-6)
@@ -158,9 +193,9 @@ struct ops {
      *                                            q[b] = z[b] * cos[p,i] + z[a] * sin[p,i]
      *     split:        a = h * E + e, b = a + E/2, i = h * E/2 + e      e < E/2
      *     interleaved:  a = 2i, b = 2i + 1
-     * qkv [T, stride] f32: a row is q [W], k [W] and what is left as it is; q_w, k_w [W] f32;
+     * qkv [T, stride] mid: a row is q [W], k [W] and what is left as it is; q_w, k_w [W] f32;
      * cos, sin [P, W/2] f32; row t has position p = t % P; E even */
-    int (*wide_qk_norm_rope)(struct device *d, float *qkv, const float *q_w, const float *k_w,
+    int (*wide_qk_norm_rope)(struct device *d, void *qkv, const float *q_w, const float *k_w,
                              const float *cos, const float *sin, int T, int P, int H, int E,
                              int stride, bool interleaved, float eps, struct error *err);
 
@@ -168,9 +203,9 @@ struct ops {
      *     o[t,h,:] = softmax over j of (q[t,h,:] . k[j,h,:] * scale) applied to v[j,h,:]
      *                * (gated ? 2 / (1 + e^-g[t,h]) : 1)
      *     j runs over the P rows of t's block
-     * o [T, H * E] act; qkvg [T, 3 * H * E + (gated ? H : 0)] f32: a row is q, k, v, g;
+     * o [T, H * E] act; qkvg [T, 3 * H * E + (gated ? H : 0)] mid: a row is q, k, v, g;
      * T % P == 0 */
-    int (*full_attention)(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+    int (*full_attention)(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                           float scale, bool gated, struct error *err);
 };
 

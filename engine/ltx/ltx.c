@@ -21,17 +21,18 @@ struct ltx {
     /* the pack */
     int B, T, n_added;
     bool wanted[LTX_N_MODALITIES];
-    int32_t *host_begin;               /* host, [max_batch_tokens + 1] */
-    int32_t *host_first;               /* host, [2 * max_prompts]: first tokens, then counts */
-    int32_t *begin;                    /* device, [B + 1] */
-    float *scratch;                    /* device, [T, 3]; V1 only */
-    void *normed;                      /* device, [T, D] act: what the projection reads */
-    float *features[LTX_N_MODALITIES]; /* device, [T, width]; V1: the first serves both */
+    int32_t *host_begin;                   /* host, [max_batch_tokens + 1] */
+    int32_t *host_first[LTX_N_MODALITIES]; /* host, [2 * max_batch_tokens]: of each group of prompts
+                                              that go through together first tokens, then counts */
+    int32_t *begin;                        /* device, [B + 1] */
+    float *scratch;                        /* device, [T, 3]; V1 only */
+    void *normed;                          /* device, [T, D] act: what the projection reads */
+    float *features[LTX_N_MODALITIES];     /* device, [T, width]; V1: the first serves both */
 
     /* a connector's activations, on the device; R is max_prompts * LTX_ROWS, W the wider one */
     int32_t *first, *count; /* [max_prompts] */
     float *h;               /* [R, W] the residual stream */
-    float *wide;            /* [R, max(3W + H, 4W)] q, k, v and gate; then the feed-forward */
+    void *wide;             /* [R, max(3W + H, 4W)] mid: q, k, v and gate; then the feed-forward */
     void *x;                /* [R, 4W] act: what the next matmul reads */
 
     _Atomic uint64_t steps;
@@ -53,10 +54,12 @@ static int take_memory(struct ltx *x, struct error *err)
     const struct ltx_weights *w = x->weights;
     size_t T = (size_t)x->max_batch_tokens, rows = (size_t)x->max_prompts * LTX_ROWS;
     size_t W = 0, wide = 0, act = dtype_info(x->act)->bytes;
+    size_t mid = w->ops->mid_is_act ? act : sizeof(float);
     int rc = OK;
 
     if ((x->host_begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
-        (x->host_first = calloc((size_t)x->max_prompts * 2, sizeof(int32_t))) == NULL)
+        (x->host_first[LTX_VIDEO] = calloc(2 * T, sizeof(int32_t))) == NULL ||
+        (x->host_first[LTX_AUDIO] = calloc(2 * T, sizeof(int32_t))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %zu tokens", T);
     x->begin = take(x, T + 1, sizeof(int32_t), &rc, err);
     x->normed = take(x, T * w->D, act, &rc, err);
@@ -73,7 +76,7 @@ static int take_memory(struct ltx *x, struct error *err)
     x->first = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->count = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->h = take(x, rows * W, sizeof(float), &rc, err);
-    x->wide = take(x, rows * wide, sizeof(float), &rc, err);
+    x->wide = take(x, rows * wide, mid, &rc, err);
     x->x = take(x, rows * 4 * W, act, &rc, err);
     return rc;
 }
@@ -114,7 +117,8 @@ void ltx_free(struct ltx *x)
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         x->weights->ops->release(x->weights->device, taken[i]);
     free(x->host_begin);
-    free(x->host_first);
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        free(x->host_first[m]);
     free(x);
 }
 
@@ -175,6 +179,25 @@ const float *ltx_features(const struct ltx *x, enum ltx_modality modality)
 
 /* ---- the connectors ---- */
 
+/* gelu(in(x)) of R rows, F numbers each; *out is where it lies, act. In one step it cannot take the
+ * place of x, which it reads. */
+static int feed_forward_in(struct ltx *x, const struct ltx_block *b, int R, int F, void **out,
+                           struct error *err)
+{
+    const struct ops *ops = x->weights->ops;
+    struct device *d = x->weights->device;
+    int rc;
+
+    if (ops->matmul_gelu != NULL) {
+        *out = x->wide;
+        return ops->matmul_gelu(d, x->wide, x->x, b->ff_in.w, b->ff_in.bias, R, err);
+    }
+    *out = x->x;
+    if ((rc = ops->matmul(d, x->wide, x->x, b->ff_in.w, b->ff_in.bias, R, err)) != OK)
+        return rc;
+    return ops->gelu(d, x->x, x->wide, R, F, err);
+}
+
 static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
                          const struct ltx_block *b, const struct ltx_connector_config *config,
                          int R, struct error *err)
@@ -184,10 +207,11 @@ static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
     struct device *d = x->weights->device;
     int W = config->W, H = config->H, E = config->E, stride = 3 * W + (all->gated ? H : 0), rc;
     float scale = (float)(1.0 / sqrt(E));
+    void *inner;
 
     /* attention: h += out(gate * attention(norm(h))) */
     if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
-        (rc = ops->linear(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, false, R, err)) != OK ||
+        (rc = ops->matmul(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, R, err)) != OK ||
         (rc = ops->wide_qk_norm_rope(d, x->wide, b->q_norm, b->k_norm, c->cos, c->sin, R, LTX_ROWS,
                                      H, E, stride, all->rope == LTX_ROPE_INTERLEAVED, EPS, err)) !=
             OK ||
@@ -197,41 +221,56 @@ static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
         return rc;
     /* feed-forward: h += out(gelu(in(norm(h)))) */
     if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
-        (rc = ops->linear(d, x->wide, x->x, b->ff_in.w, b->ff_in.bias, false, R, err)) != OK ||
-        (rc = ops->gelu(d, x->x, x->wide, R, 4 * W, err)) != OK ||
-        (rc = ops->linear(d, x->h, x->x, b->ff_out.w, b->ff_out.bias, true, R, err)) != OK)
+        (rc = feed_forward_in(x, b, R, 4 * W, &inner, err)) != OK ||
+        (rc = ops->linear(d, x->h, inner, b->ff_out.w, b->ff_out.bias, true, R, err)) != OK)
         return rc;
     atomic_fetch_add_explicit(&x->steps, 1, memory_order_relaxed);
     return OK;
 }
 
-/* Up to max_prompts prompts; their embeddings are left in h. */
-static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts, int n,
-                   struct error *err)
+/* From the features of n prompts to their embeddings in h, once first and count are there. */
+static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, struct error *err)
 {
     const struct ltx_weights *w = x->weights;
     const struct ltx_connector_config *config = &w->config.connectors[modality];
     const struct ltx_connector_weights *c = &w->connectors[modality];
-    int32_t *host_count = x->host_first + x->max_prompts;
-    size_t bytes = (size_t)n * sizeof(int32_t);
     int R = n * LTX_ROWS, rc;
 
-    /* an earlier upload from the same memory must be over */
-    if ((rc = w->ops->sync(w->device, err)) != OK)
-        return rc;
-    for (int i = 0; i < n; i++) {
-        x->host_first[i] = x->host_begin[prompts[i]];
-        host_count[i] = x->host_begin[prompts[i] + 1] - x->host_begin[prompts[i]];
-    }
-    if ((rc = w->ops->upload(w->device, x->first, x->host_first, bytes, err)) != OK ||
-        (rc = w->ops->upload(w->device, x->count, host_count, bytes, err)) != OK ||
-        (rc = w->ops->fill_rows(w->device, x->h, ltx_features(x, modality), c->registers, x->first,
+    if ((rc = w->ops->fill_rows(w->device, x->h, ltx_features(x, modality), c->registers, x->first,
                                 x->count, n, LTX_ROWS, config->R, config->W, err)) != OK)
         return rc;
     for (int i = 0; i < config->L; i++)
         if ((rc = forward_block(x, c, &c->blocks[i], config, R, err)) != OK)
             return rc;
     return w->ops->rmsnorm(w->device, x->h, DTYPE_F32, x->h, c->ones, R, config->W, EPS, err);
+}
+
+/* Up to max_prompts prompts, before which `done` have gone through; their embeddings are left in h.
+ */
+static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts, int done, int n,
+                   struct error *err)
+{
+    const struct ltx_weights *w = x->weights;
+    int32_t *host_first = x->host_first[modality] + 2 * (size_t)done, *host_count = host_first + n;
+    size_t bytes = (size_t)n * sizeof(int32_t);
+    bool is_run = w->ops->record != NULL, known = false;
+    uint64_t key = (uint64_t)n << 1 | modality; /* a decoder's are hashes */
+    int rc;
+
+    for (int i = 0; i < n; i++) {
+        host_first[i] = x->host_begin[prompts[i]];
+        host_count[i] = x->host_begin[prompts[i] + 1] - x->host_begin[prompts[i]];
+    }
+    if ((rc = w->ops->upload(w->device, x->first, host_first, bytes, err)) != OK ||
+        (rc = w->ops->upload(w->device, x->count, host_count, bytes, err)) != OK ||
+        (is_run && (rc = w->ops->record(w->device, key, &known, err)) != OK))
+        return rc;
+    if (known)
+        atomic_fetch_add_explicit(&x->steps, (uint64_t)w->config.connectors[modality].L,
+                                  memory_order_relaxed);
+    else if ((rc = forward_blocks(x, modality, n, err)) != OK)
+        return rc;
+    return is_run ? w->ops->replay(w->device, key, err) : OK;
 }
 
 int ltx_embed(struct ltx *x, enum ltx_modality modality, const int *prompts, int n,
@@ -242,7 +281,7 @@ int ltx_embed(struct ltx *x, enum ltx_modality modality, const int *prompts, int
 
     for (int done = 0; done < n; done += x->max_prompts) {
         int now = n - done < x->max_prompts ? n - done : x->max_prompts;
-        if ((rc = forward(x, modality, prompts + done, now, err)) != OK)
+        if ((rc = forward(x, modality, prompts + done, done, now, err)) != OK)
             return rc;
         for (int i = 0; i < now; i++)
             if ((rc = sink(sink_arg, prompts[done + i], x->h + (size_t)i * block, err)) != OK)

@@ -22,7 +22,8 @@ int ltx_create(struct ltx **out, const struct ltx_weights *weights, enum dtype a
                int max_batch_tokens, struct error *err);
 void ltx_free(struct ltx *x); /* NULL is fine */
 
-/* Prompts packed end to end: prompt b is tokens begin[b] .. begin[b + 1] - 1 (host, [B + 1]).
+/* What an earlier pass uploaded must be over (ops->sync, or a download since).
+ * Prompts packed end to end: prompt b is tokens begin[b] .. begin[b + 1] - 1 (host, [B + 1]).
  * wanted[m]: features of that modality are made; the model must have it. */
 int ltx_begin(struct ltx *x, const int32_t *begin, int B, const bool *wanted, struct error *err);
 /* The next hidden state of all tokens, float32 [T, D] on the device. */

@@ -10,11 +10,13 @@
 
 #include "base/size.h"
 #include "engine/ltx/connector_rope.h"
+#include "kernels/random_matrix.h"
+#include "kernels/random_number.h"
 
 enum { NAME_CAP = 160, MAX_PARTS = 4, REPACK_BYTES = 256 << 20 };
 
 struct loader {
-    const struct ltx_checkpoint *checkpoint;
+    const struct ltx_checkpoint *checkpoint; /* NULL: the weights are random numbers */
     struct ltx_weights *w;
     enum dtype act;
     ltx_progress_fn *progress;
@@ -24,6 +26,7 @@ struct loader {
     bool listing;
     struct tensor *list;
     size_t n_listed, list_cap;
+    uint64_t n_random; /* tensors made so far */
 };
 
 static int list_tensor(struct loader *l, const struct tensor *t, struct error *err)
@@ -64,20 +67,35 @@ static void advance(struct loader *l, uint64_t bytes)
         l->progress(l->progress_arg, l->bytes_done);
 }
 
-/* n floats of the host's to the device. */
-static int put(struct loader *l, float **out, const float *host, size_t n, struct error *err)
+/* n floats of the host's to the device, as numbers of that type (F32 or BF16). */
+static int put_as(struct loader *l, void **out, enum dtype type, const float *host, size_t n,
+                  struct error *err)
 {
     struct ltx_weights *w = l->w;
-    void *memory;
+    size_t bytes = n * dtype_info(type)->bytes;
+    void *encoded = malloc(bytes);
     int rc;
 
-    if ((rc = w->ops->alloc(w->device, &memory, n * sizeof(float), err)) != OK)
-        return rc;
+    if (encoded == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %zu numbers", n);
+    dtype_encode(encoded, host, type, n);
+    if ((rc = w->ops->alloc(w->device, out, bytes, err)) != OK)
+        goto out;
+    w->bytes += bytes;
+    if ((rc = w->ops->upload(w->device, *out, encoded, bytes, err)) == OK)
+        rc = w->ops->sync(w->device, err); /* the host's goes away */
+out:
+    free(encoded);
+    return rc;
+}
+
+static int put(struct loader *l, float **out, const float *host, size_t n, struct error *err)
+{
+    void *memory = NULL;
+    int rc = put_as(l, &memory, DTYPE_F32, host, n, err);
+
     *out = memory;
-    w->bytes += n * sizeof(float);
-    if ((rc = w->ops->upload(w->device, memory, host, n * sizeof(float), err)) != OK)
-        return rc;
-    return w->ops->sync(w->device, err); /* the host's may go away */
+    return rc;
 }
 
 /* [n] of one number. */
@@ -97,10 +115,38 @@ static int put_constant(struct loader *l, float **out, float value, int n, struc
     return rc;
 }
 
-/* Tensors of `columns` numbers a row (0: vectors), `rows[i]` rows in tensor i, stacked as float32.
- */
-static int load_floats(struct loader *l, float **out, const char *prefix, int n_parts,
-                       const char *const *names, const int *rows, int columns, struct error *err)
+static int random_floats(struct loader *l, void **out, enum dtype type, size_t n, struct error *err)
+{
+    float *host = malloc(n * sizeof(float));
+    int rc;
+
+    if (host == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %zu numbers", n);
+    l->n_random++;
+    for (size_t i = 0; i < n; i++)
+        host[i] = random_number(l->n_random, i);
+    rc = put_as(l, out, type, host, n, err);
+    free(host);
+    return rc;
+}
+
+/* Numbers of mean 0 and mean square 1 / K. */
+static int random_matrix(struct loader *l, struct matrix **out, int N, int K, struct error *err)
+{
+    struct ltx_weights *w = l->w;
+    int rc = random_matrix_create(w->ops, w->device, out, N, K, sqrtf(3.0f / (float)K),
+                                  ++l->n_random, err);
+
+    if (rc == OK)
+        w->bytes += w->ops->matrix_bytes(*out);
+    return rc;
+}
+
+/* Tensors of `columns` numbers a row (0: vectors), `rows[i]` rows in tensor i, stacked, of that
+ * type (F32 or BF16). */
+static int load_numbers(struct loader *l, void **out, enum dtype type, const char *prefix,
+                        int n_parts, const char *const *names, const int *rows, int columns,
+                        struct error *err)
 {
     struct tensor parts[MAX_PARTS];
     size_t n = 0, done = 0, width = columns > 0 ? (size_t)columns : 1;
@@ -110,62 +156,83 @@ static int load_floats(struct loader *l, float **out, const char *prefix, int n_
 
     for (int i = 0; i < n_parts; i++) {
         size_t shape[2] = {(size_t)rows[i], width};
-        if ((rc = take_tensor(l, &parts[i], prefix, names[i], columns > 0 ? 2 : 1, shape, err)) !=
-            OK)
+        parts[i] = (struct tensor){0};
+        if (l->checkpoint != NULL && (rc = take_tensor(l, &parts[i], prefix, names[i],
+                                                       columns > 0 ? 2 : 1, shape, err)) != OK)
             return rc;
         n += (size_t)rows[i] * width;
         bytes += parts[i].bytes;
     }
     if (l->listing)
         return OK;
+    if (l->checkpoint == NULL)
+        return random_floats(l, out, type, n, err);
     if ((host = malloc(n * sizeof(float))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %s%s", prefix, names[0]);
     for (int i = 0; i < n_parts; i++) {
         dtype_decode(host + done, parts[i].data, parts[i].type, (size_t)rows[i] * width);
         done += (size_t)rows[i] * width;
     }
-    rc = put(l, out, host, n, err);
+    rc = put_as(l, out, type, host, n, err);
     free(host);
     advance(l, bytes);
+    return rc;
+}
+
+static int load_floats(struct loader *l, float **out, const char *prefix, const char *name,
+                       int rows, int columns, struct error *err)
+{
+    void *memory = NULL;
+    int rc = load_numbers(l, &memory, DTYPE_F32, prefix, 1, &name, &rows, columns, err);
+
+    *out = memory;
     return rc;
 }
 
 static int load_vector(struct loader *l, float **out, const char *prefix, const char *name, int n,
                        struct error *err)
 {
-    return load_floats(l, out, prefix, 1, &name, &n, 0, err);
+    return load_floats(l, out, prefix, name, n, 0, err);
 }
 
-/* One resident product from up to MAX_PARTS layers of K inputs; names[i] has rows[i] outputs. */
+/* One resident product from up to MAX_PARTS layers of K inputs; names[i] has rows[i] outputs. For
+ * ops->linear, or for ops->matmul, whose bias is mid. */
 static int load_linear(struct loader *l, struct ltx_linear *out, const char *prefix, int n_parts,
                        const char *const *names, const int *rows, int K, bool biased,
-                       struct error *err)
+                       bool is_matmul, struct error *err)
 {
+    enum dtype bias_type = is_matmul && !l->listing && l->w->ops->mid_is_act ? l->act : DTYPE_F32;
     char weights[MAX_PARTS][64], biases[MAX_PARTS][64];
     const char *bias_names[MAX_PARTS];
     struct matrix_part parts[MAX_PARTS];
     uint64_t bytes = 0;
-    int rc;
+    int N = 0, rc;
 
     for (int i = 0; i < n_parts; i++) {
         size_t shape[2] = {(size_t)rows[i], (size_t)K};
-        struct tensor t;
+        struct tensor t = {0};
         snprintf(weights[i], sizeof(weights[i]), "%s.weight", names[i]);
         snprintf(biases[i], sizeof(biases[i]), "%s.bias", names[i]);
         bias_names[i] = biases[i];
-        if ((rc = take_tensor(l, &t, prefix, weights[i], 2, shape, err)) != OK)
+        if (l->checkpoint != NULL &&
+            (rc = take_tensor(l, &t, prefix, weights[i], 2, shape, err)) != OK)
             return rc;
+        N += rows[i];
         parts[i] = (struct matrix_part){t.data, t.type, rows[i]};
         bytes += t.bytes;
     }
-    if (!l->listing) {
+    if (l->checkpoint == NULL && (rc = random_matrix(l, &out->w, N, K, err)) != OK)
+        return rc;
+    if (l->checkpoint != NULL && !l->listing) {
         struct ltx_weights *w = l->w;
         if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, err)) != OK)
             return rc;
         w->bytes += w->ops->matrix_bytes(out->w);
         advance(l, bytes);
     }
-    return biased ? load_floats(l, &out->bias, prefix, n_parts, bias_names, rows, 0, err) : OK;
+    if (!biased)
+        return OK;
+    return load_numbers(l, &out->bias, bias_type, prefix, n_parts, bias_names, rows, 0, err);
 }
 
 /* ---- the projection ---- */
@@ -218,6 +285,17 @@ out:
     return rc;
 }
 
+static int random_states(struct loader *l, struct ltx_projection *p, struct error *err)
+{
+    int rc = OK;
+
+    if ((p->states = calloc((size_t)l->w->S, sizeof(*p->states))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %d states", l->w->S);
+    for (int s = 0; s < l->w->S && rc == OK; s++)
+        rc = random_matrix(l, &p->states[s], p->width, l->w->D, err);
+    return rc;
+}
+
 /* Says what is wrong when the columns are another Gemma's. */
 static int check_columns(const struct loader *l, const char *prefix, const char *name,
                          size_t columns, struct error *err)
@@ -250,9 +328,12 @@ static int load_projection(struct loader *l, enum ltx_modality modality, struct 
              v2 ? ltx_modality_name(modality) : "", v2 ? "_" : "");
     snprintf(bias, sizeof(bias), "%s_aggregate_embed.bias", ltx_modality_name(modality));
     p->width = w->config.connectors[modality].W;
-    if ((rc = check_columns(l, prefix, weight, shape[1], err)) != OK ||
-        (rc = take_tensor(l, &t, prefix, weight, 2, shape, err)) != OK ||
-        (!l->listing && (rc = load_states(l, p, &t, err)) != OK))
+    if (l->checkpoint == NULL)
+        rc = random_states(l, p, err);
+    else if ((rc = check_columns(l, prefix, weight, shape[1], err)) == OK &&
+             (rc = take_tensor(l, &t, prefix, weight, 2, shape, err)) == OK && !l->listing)
+        rc = load_states(l, p, &t, err);
+    if (rc != OK)
         return rc;
     if (!v2)
         return OK;
@@ -278,20 +359,20 @@ static int load_block(struct loader *l, struct ltx_block *block, const char *con
 
     snprintf(prefix, sizeof(prefix), "%stransformer_1d_blocks.%d.", connector, index);
     snprintf(gate, sizeof(gate), "%sattn1.to_gate_logits.weight", prefix);
-    if (!gated && ltx_checkpoint_find(l->checkpoint, NULL, gate))
+    if (!gated && l->checkpoint != NULL && ltx_checkpoint_find(l->checkpoint, NULL, gate))
         return error_set(err, ERR_FORMAT,
                          "ltx: %s is there, but the config's connector_apply_gated_attention is "
                          "not true",
                          gate);
-    if ((rc = load_linear(l, &block->qkvg, prefix, gated ? 4 : 3, qkvg, qkvg_rows, c->W, true,
+    if ((rc = load_linear(l, &block->qkvg, prefix, gated ? 4 : 3, qkvg, qkvg_rows, c->W, true, true,
                           err)) != OK ||
         (rc = load_vector(l, &block->q_norm, prefix, "attn1.q_norm.weight", c->W, err)) != OK ||
         (rc = load_vector(l, &block->k_norm, prefix, "attn1.k_norm.weight", c->W, err)) != OK ||
-        (rc = load_linear(l, &block->out, prefix, 1, out, &c->W, c->W, true, err)) != OK ||
-        (rc = load_linear(l, &block->ff_in, prefix, 1, ff_in, &ff_rows, c->W, ff_bias, err)) !=
-            OK ||
-        (rc = load_linear(l, &block->ff_out, prefix, 1, ff_out, &c->W, ff_rows, ff_bias, err)) !=
-            OK)
+        (rc = load_linear(l, &block->out, prefix, 1, out, &c->W, c->W, true, false, err)) != OK ||
+        (rc = load_linear(l, &block->ff_in, prefix, 1, ff_in, &ff_rows, c->W, ff_bias, true,
+                          err)) != OK ||
+        (rc = load_linear(l, &block->ff_out, prefix, 1, ff_out, &c->W, ff_rows, ff_bias, false,
+                          err)) != OK)
         return rc;
     return OK;
 }
@@ -317,7 +398,6 @@ out:
 
 static int load_connector(struct loader *l, enum ltx_modality modality, struct error *err)
 {
-    static const char *const registers[] = {"learnable_registers"};
     const struct ltx_connector_config *c = &l->w->config.connectors[modality];
     struct ltx_connector_weights *out = &l->w->connectors[modality];
     const char *prefix = ltx_connector_prefix(modality);
@@ -325,12 +405,13 @@ static int load_connector(struct loader *l, enum ltx_modality modality, struct e
     int rc;
 
     snprintf(next, sizeof(next), "%stransformer_1d_blocks.%d.attn1.to_q.weight", prefix, c->L);
-    if (ltx_checkpoint_find(l->checkpoint, NULL, next))
+    if (l->checkpoint != NULL && ltx_checkpoint_find(l->checkpoint, NULL, next))
         return error_set(err, ERR_FORMAT, "ltx: %s is there, but the config has %d blocks", next,
                          c->L);
     if ((out->blocks = calloc((size_t)c->L + 1, sizeof(*out->blocks))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %d blocks", c->L);
-    if ((rc = load_floats(l, &out->registers, prefix, 1, registers, &c->R, c->W, err)) != OK ||
+    if ((rc = load_floats(l, &out->registers, prefix, "learnable_registers", c->R, c->W, err)) !=
+            OK ||
         (rc = put_constant(l, &out->ones, 1.0f, c->W, err)) != OK)
         return rc;
     for (int i = 0; i < c->L; i++)
@@ -399,6 +480,26 @@ int ltx_weights_load(struct ltx_weights **out, const struct ltx_checkpoint *chec
         return error_set(err, ERR_MEM, "ltx: no memory");
     *l.w = (struct ltx_weights){
         .ops = ops, .device = device, .config = *ltx_checkpoint_config(checkpoint), .S = S, .D = D};
+    if ((rc = load_all(&l, err)) != OK)
+        goto out;
+    *out = l.w;
+    l.w = NULL;
+out:
+    ltx_weights_free(l.w);
+    return rc;
+}
+
+int ltx_weights_random(struct ltx_weights **out, const struct ltx_config *config, int S, int D,
+                       const struct ops *ops, struct device *device, enum dtype act,
+                       struct error *err)
+{
+    struct loader l = {.act = act, .w = calloc(1, sizeof(*l.w))};
+    int rc;
+
+    *out = NULL;
+    if (l.w == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory");
+    *l.w = (struct ltx_weights){.ops = ops, .device = device, .config = *config, .S = S, .D = D};
     if ((rc = load_all(&l, err)) != OK)
         goto out;
     *out = l.w;

@@ -10,7 +10,7 @@
 /* A product with its bias, NULL where there is none. */
 struct ltx_linear {
     struct matrix *w; /* [N, K] */
-    float *bias;      /* device, [N] */
+    void *bias;       /* device, [N], of the type that its product wants (kernels/ops.h) */
 };
 
 struct ltx_block {
@@ -60,4 +60,9 @@ int ltx_weights_find(const struct ltx_checkpoint *checkpoint, int S, int D, stru
 int ltx_weights_load(struct ltx_weights **out, const struct ltx_checkpoint *checkpoint, int S,
                      int D, const struct ops *ops, struct device *device, enum dtype act,
                      ltx_progress_fn *progress, void *progress_arg, struct error *err);
+/* The same with random numbers, of a size that keeps a product's results about as large as its
+ * input: for measuring. */
+int ltx_weights_random(struct ltx_weights **out, const struct ltx_config *config, int S, int D,
+                       const struct ops *ops, struct device *device, enum dtype act,
+                       struct error *err);
 void ltx_weights_free(struct ltx_weights *w); /* NULL and half-built are fine */

@@ -28,11 +28,12 @@ struct gemma {
 
     /* activations, on the device; T is at most max_batch_tokens */
     int32_t *ids, *positions, *begin;
-    float *h;       /* [T, D] the residual stream */
-    float *branch;  /* [T, D] what attention or feed-forward adds to it */
-    float *qkv;     /* [T, (H + 2K) * E], of the kind that has more */
-    float *gate_up; /* [T, 2F] */
-    void *x;        /* [T, max(D, H * E, F)] act: what the next matmul reads */
+    float *h;      /* [T, D] the residual stream */
+    float *branch; /* [T, D] what attention or feed-forward adds to it */
+    void *qkv;     /* [T, (H + 2K) * E] mid, of the kind that has more */
+    void *gate_up; /* [T, 2F] mid */
+    void *inner;   /* [T, F] act, where one op makes it of x; else NULL */
+    void *x;       /* [T, max(D, H * E, F)] act: what the next matmul reads */
 
     _Atomic uint64_t steps; /* layers computed */
 };
@@ -99,6 +100,7 @@ static int take_activations(struct gemma *g, struct error *err)
     size_t heads = max_of((size_t)c->H * c->global.E, (size_t)c->H * c->sliding.E);
     size_t qkv = max_of(((size_t)c->H + 2 * c->global.K) * c->global.E,
                         ((size_t)c->H + 2 * c->sliding.K) * c->sliding.E);
+    size_t act = dtype_info(g->act)->bytes, mid = g->weights->ops->mid_is_act ? act : sizeof(float);
     int rc = OK;
 
     g->ids = take(g, T, sizeof(int32_t), &rc, err);
@@ -106,9 +108,11 @@ static int take_activations(struct gemma *g, struct error *err)
     g->begin = take(g, T + 1, sizeof(int32_t), &rc, err);
     g->h = take(g, T * D, sizeof(float), &rc, err);
     g->branch = take(g, T * D, sizeof(float), &rc, err);
-    g->qkv = take(g, T * qkv, sizeof(float), &rc, err);
-    g->gate_up = take(g, T * 2 * F, sizeof(float), &rc, err);
-    g->x = take(g, T * max_of(D, max_of(heads, F)), dtype_info(g->act)->bytes, &rc, err);
+    g->qkv = take(g, T * qkv, mid, &rc, err);
+    g->gate_up = take(g, T * 2 * F, mid, &rc, err);
+    if (g->weights->ops->matmul_geglu != NULL)
+        g->inner = take(g, T * F, act, &rc, err);
+    g->x = take(g, T * max_of(D, max_of(heads, F)), act, &rc, err);
     return rc;
 }
 
@@ -156,7 +160,8 @@ void gemma_free(struct gemma *g)
         return;
     void *taken[] = {g->global.cos, g->global.sin, g->sliding.cos, g->sliding.sin,
                      g->ids,        g->positions,  g->begin,       g->h,
-                     g->branch,     g->qkv,        g->gate_up,     g->x};
+                     g->branch,     g->qkv,        g->gate_up,     g->inner,
+                     g->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         g->weights->ops->release(g->weights->device, taken[i]);
     free(g);
@@ -170,77 +175,142 @@ static float embedding_scale(const struct gemma *g)
     return g->act == DTYPE_BF16 ? bf16_to_float(bf16_from_float(scale)) : scale;
 }
 
-static int forward_layer(struct gemma *g, const struct layer_weights *w, int B, int T,
-                         struct error *err)
+/* h = (h + norm(branch)) * scale, and x = norm(h) for the next product: next_w NULL: there is none.
+ */
+static int add_branch(struct gemma *g, const float *w, float scale, const float *next_w, int T,
+                      struct error *err)
+{
+    const struct ops *ops = g->weights->ops;
+    struct device *d = g->weights->device;
+    float eps = g->config.rms_norm_eps;
+    int D = g->config.D, rc;
+
+    if (next_w != NULL && ops->add_rmsnorm_rmsnorm != NULL)
+        return ops->add_rmsnorm_rmsnorm(d, g->h, g->x, g->branch, w, scale, next_w, T, D, eps, err);
+    if ((rc = ops->add_rmsnorm(d, g->h, g->branch, w, scale, T, D, eps, err)) != OK ||
+        next_w == NULL)
+        return rc;
+    return ops->rmsnorm(d, g->x, g->act, g->h, next_w, T, D, eps, err);
+}
+
+/* gelu(gate(x)) * up(x); *out is where it lies, act. In one step it cannot take the place of x,
+ * which it reads. */
+static int gated(struct gemma *g, const struct matrix *w, void **out, int T, struct error *err)
+{
+    const struct ops *ops = g->weights->ops;
+    struct device *d = g->weights->device;
+    int rc;
+
+    if (ops->matmul_geglu != NULL) {
+        *out = g->inner;
+        return ops->matmul_geglu(d, g->inner, g->x, w, g->gate_up, T, err);
+    }
+    *out = g->x;
+    if ((rc = ops->matmul(d, g->gate_up, g->x, w, NULL, T, err)) != OK)
+        return rc;
+    return ops->geglu(d, g->x, g->gate_up, T, g->config.F, err);
+}
+
+/* From the normed h in x to that of the layer after it, whose norm is next_norm (NULL: none). */
+static int forward_layer(struct gemma *g, const struct layer_weights *w, const float *next_norm,
+                         int B, int T, struct error *err)
 {
     const struct gemma_config *c = &g->config;
     const struct ops *ops = g->weights->ops;
     struct device *d = g->weights->device;
     const struct attention_kind *a = w->is_global ? &g->global : &g->sliding;
     float scale = (float)(1.0 / sqrt(c->query_pre_attn_scalar));
-    float eps = c->rms_norm_eps;
+    void *inner;
     int rc;
 
     /* attention: h += norm(out(attention(norm(h)))) */
-    if ((rc = ops->rmsnorm(d, g->x, g->act, g->h, w->input_norm, T, c->D, eps, err)) != OK ||
-        (rc = ops->matmul(d, g->qkv, g->x, w->qkv, T, err)) != OK ||
+    if ((rc = ops->matmul(d, g->qkv, g->x, w->qkv, NULL, T, err)) != OK ||
         (rc = ops->qk_norm_rope(d, g->qkv, w->q_norm, w->k_norm, a->cos, a->sin, g->positions, T,
-                                c->H, a->K, a->E, eps, c->norm_v, err)) != OK ||
+                                c->H, a->K, a->E, c->rms_norm_eps, c->norm_v, err)) != OK ||
         (rc = ops->attention(d, g->x, g->qkv, g->begin, B, T, c->H, a->K, a->E, scale, a->window,
                              err)) != OK ||
-        (rc = ops->matmul(d, g->branch, g->x, w->attention_out, T, err)) != OK ||
-        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_attention_norm, 1.0f, T, c->D, eps,
-                               err)) != OK)
+        (rc = ops->linear(d, g->branch, g->x, w->attention_out, NULL, false, T, err)) != OK ||
+        (rc = add_branch(g, w->post_attention_norm, 1.0f, w->pre_ff_norm, T, err)) != OK)
         return rc;
     /* feed-forward: h = (h + norm(down(gelu(gate(norm(h))) * up(norm(h))))) * scalar */
-    if ((rc = ops->rmsnorm(d, g->x, g->act, g->h, w->pre_ff_norm, T, c->D, eps, err)) != OK ||
-        (rc = ops->matmul(d, g->gate_up, g->x, w->gate_up, T, err)) != OK ||
-        (rc = ops->geglu(d, g->x, g->gate_up, T, c->F, err)) != OK ||
-        (rc = ops->matmul(d, g->branch, g->x, w->down, T, err)) != OK ||
-        (rc = ops->add_rmsnorm(d, g->h, g->branch, w->post_ff_norm, w->scalar, T, c->D, eps,
-                               err)) != OK)
+    if ((rc = gated(g, w->gate_up, &inner, T, err)) != OK ||
+        (rc = ops->linear(d, g->branch, inner, w->down, NULL, false, T, err)) != OK ||
+        (rc = add_branch(g, w->post_ff_norm, w->scalar, next_norm, T, err)) != OK)
         return rc;
     return OK;
 }
 
-int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
-                  gemma_state_fn *emit, void *emit_arg, struct error *err)
+/* All that a pass does once its ids are there. */
+static int forward_states(struct gemma *g, int B, int T, int last, const bool *wanted,
+                          gemma_state_fn *emit, void *emit_arg, struct error *err)
 {
     const struct weights *w = g->weights;
     const struct ops *ops = w->ops;
     struct device *d = w->device;
-    size_t T = (size_t)pack->T;
-    int L = g->config.L, last = 0, rc;
+    int D = g->config.D, rc;
+    float eps = g->config.rms_norm_eps;
 
-    if (pack->T > g->max_batch_tokens)
-        return error_set(err, ERR_SIZE, "gemma: %d tokens in a batch, room for %d", pack->T,
-                         g->max_batch_tokens);
-    for (int s = 0; s <= L; s++)
-        if (wanted[s])
-            last = s;
-    if ((rc = ops->upload(d, g->ids, pack->ids, T * sizeof(int32_t), err)) != OK ||
-        (rc = ops->upload(d, g->positions, pack->positions, T * sizeof(int32_t), err)) != OK ||
-        (rc = ops->upload(d, g->begin, pack->begin, ((size_t)pack->B + 1) * sizeof(int32_t),
-                          err)) != OK ||
-        (rc = ops->embed(d, g->h, w->embed, g->ids, pack->T, embedding_scale(g), err)) != OK)
-        return rc;
-    if (wanted[0] && (rc = emit(emit_arg, 0, g->h, err)) != OK)
+    if ((rc = ops->embed(d, g->h, w->embed, g->ids, T, embedding_scale(g), err)) != OK ||
+        (wanted[0] && (rc = emit(emit_arg, 0, g->h, err)) != OK) ||
+        (last > 0 &&
+         (rc = ops->rmsnorm(d, g->x, g->act, g->h, w->layers[0].input_norm, T, D, eps, err)) != OK))
         return rc;
     for (int i = 0; i < last; i++) {
+        const float *next_norm = i + 1 < last ? w->layers[i + 1].input_norm : NULL;
         float *state = g->h;
-        if ((rc = forward_layer(g, &w->layers[i], pack->B, pack->T, err)) != OK)
+        if ((rc = forward_layer(g, &w->layers[i], next_norm, B, T, err)) != OK)
             return rc;
         atomic_fetch_add_explicit(&g->steps, 1, memory_order_relaxed);
-        if (i + 1 == L) { /* the last state is normed, and only that: nothing reads h again */
+        if (i + 1 == g->config.L) { /* the last state is normed, and only that: nothing reads h */
             state = g->branch;
-            if ((rc = ops->rmsnorm(d, state, DTYPE_F32, g->h, w->final_norm, pack->T, g->config.D,
-                                   g->config.rms_norm_eps, err)) != OK)
+            if ((rc = ops->rmsnorm(d, state, DTYPE_F32, g->h, w->final_norm, T, D, eps, err)) != OK)
                 return rc;
         }
         if (wanted[i + 1] && (rc = emit(emit_arg, i + 1, state, err)) != OK)
             return rc;
     }
     return OK;
+}
+
+/* Of a pass that may be recorded: FNV-1a over all that decides its ops. */
+static uint64_t key_of(const struct gemma *g, int B, int T, const bool *wanted, unsigned run)
+{
+    uint64_t key = 0xcbf29ce484222325u;
+
+    for (int s = 0; s <= g->config.L; s++)
+        key = (key ^ wanted[s]) * 0x100000001b3u;
+    key = (key ^ (uint64_t)T) * 0x100000001b3u;
+    key = (key ^ (uint64_t)B) * 0x100000001b3u;
+    return (key ^ run) * 0x100000001b3u;
+}
+
+int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted, unsigned run,
+                  gemma_state_fn *emit, void *emit_arg, struct error *err)
+{
+    const struct ops *ops = g->weights->ops;
+    struct device *d = g->weights->device;
+    size_t T = (size_t)pack->T;
+    bool is_run = run != 0 && ops->record != NULL, known = false;
+    uint64_t key = key_of(g, pack->B, pack->T, wanted, run);
+    int last = 0, rc;
+
+    if (pack->T > g->max_batch_tokens)
+        return error_set(err, ERR_SIZE, "gemma: %d tokens in a batch, room for %d", pack->T,
+                         g->max_batch_tokens);
+    for (int s = 0; s <= g->config.L; s++)
+        if (wanted[s])
+            last = s;
+    if ((rc = ops->upload(d, g->ids, pack->ids, T * sizeof(int32_t), err)) != OK ||
+        (rc = ops->upload(d, g->positions, pack->positions, T * sizeof(int32_t), err)) != OK ||
+        (rc = ops->upload(d, g->begin, pack->begin, ((size_t)pack->B + 1) * sizeof(int32_t),
+                          err)) != OK ||
+        (is_run && (rc = ops->record(d, key, &known, err)) != OK))
+        return rc;
+    if (known)
+        atomic_fetch_add_explicit(&g->steps, (uint64_t)last, memory_order_relaxed);
+    else if ((rc = forward_states(g, pack->B, pack->T, last, wanted, emit, emit_arg, err)) != OK)
+        return rc;
+    return is_run ? ops->replay(d, key, err) : OK;
 }
 
 uint64_t gemma_steps(const struct gemma *g)

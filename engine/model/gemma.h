@@ -31,8 +31,11 @@ int gemma_create(struct gemma **out, const struct gemma_config *config,
 void gemma_free(struct gemma *g); /* NULL is fine */
 
 /* One pass. wanted[s] says which states go to `emit`; layers after the last wanted one are not
- * computed. */
-int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted,
+ * computed.
+ * run: 0, or the caller's word that `emit` only calls ops, the same ones on the same memory
+ * whenever T, B, `wanted` and `run` are the same: the whole pass may then be recorded
+ * (kernels/ops.h), and `emit` not be called when it is replayed. Below 2^16. */
+int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted, unsigned run,
                   gemma_state_fn *emit, void *emit_arg, struct error *err);
 
 /* Layers computed so far; from any thread. */

@@ -4,18 +4,22 @@
  * ops->matrix_load, so that loading needs no second copy of the model in memory. */
 #include "engine/model/weights.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/files/gemma_config.h"
+#include "kernels/random_matrix.h"
+#include "kernels/random_number.h"
 
 struct loader {
-    const struct model_file *file;
+    const struct model_file *file; /* NULL: the weights are random numbers */
     struct weights *w;
     weights_progress_fn *progress;
     void *progress_arg;
     bool only_counting; /* finds and checks every tensor, and adds up their bytes */
     uint64_t bytes_done, bytes_total;
+    uint64_t n_random; /* tensors made so far */
 };
 
 static void advance(struct loader *l, uint64_t bytes)
@@ -25,18 +29,26 @@ static void advance(struct loader *l, uint64_t bytes)
         l->progress(l->progress_arg, l->bytes_done, l->bytes_total);
 }
 
+/* `n` factors about 1. */
+static void random_norm(struct loader *l, float *factors, int n)
+{
+    l->n_random++;
+    for (int i = 0; i < n; i++)
+        factors[i] = 1.0f + 0.1f * random_number(l->n_random, (uint64_t)i);
+}
+
 /* A norm factor of `n` numbers. What a file stores is the factor or 1 less than it, and the file
  * knows which (model_file_norms_lack_one). This is the only place that adds the 1. */
 static int load_norm(struct loader *l, float **out, const char *name, int n, struct error *err)
 {
     size_t shape[1] = {(size_t)n};
     struct weights *w = l->w;
-    struct tensor tensor;
+    struct tensor tensor = {0};
     float *host = NULL;
     void *memory;
     int rc;
 
-    if ((rc = model_file_tensor(l->file, &tensor, name, 1, shape, err)) != OK)
+    if (l->file != NULL && (rc = model_file_tensor(l->file, &tensor, name, 1, shape, err)) != OK)
         return rc;
     if (l->only_counting) {
         l->bytes_total += tensor.bytes;
@@ -44,8 +56,11 @@ static int load_norm(struct loader *l, float **out, const char *name, int n, str
     }
     if ((host = malloc((size_t)n * sizeof(float))) == NULL)
         return error_set(err, ERR_MEM, "weights: no memory for %s", name);
-    dtype_decode(host, tensor.data, tensor.type, (size_t)n);
-    if (model_file_norms_lack_one(l->file))
+    if (l->file == NULL)
+        random_norm(l, host, n);
+    else
+        dtype_decode(host, tensor.data, tensor.type, (size_t)n);
+    if (l->file != NULL && model_file_norms_lack_one(l->file))
         for (int i = 0; i < n; i++)
             host[i] += 1.0f;
     if ((rc = w->ops->alloc(w->device, &memory, (size_t)n * sizeof(float), err)) != OK)
@@ -61,6 +76,21 @@ out:
     return rc;
 }
 
+/* Numbers of mean 0 and mean square 1 / K. */
+static int random_matrix(struct loader *l, struct matrix **out, int n_parts, const int *rows, int K,
+                         struct error *err)
+{
+    struct weights *w = l->w;
+    int N = 0, rc;
+
+    for (int i = 0; i < n_parts; i++)
+        N += rows[i];
+    if ((rc = random_matrix_create(w->ops, w->device, out, N, K, sqrtf(3.0f / (float)K),
+                                   ++l->n_random, err)) == OK)
+        w->bytes += w->ops->matrix_bytes(*out);
+    return rc;
+}
+
 /* One resident matrix from up to three tensors of K columns; names[i] has rows[i] rows. */
 static int load_matrix(struct loader *l, struct matrix **out, const char *layer, int n_parts,
                        const char *const *names, const int *rows, int K, struct error *err)
@@ -70,6 +100,8 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
     uint64_t bytes = 0;
     int rc;
 
+    if (l->file == NULL)
+        return random_matrix(l, out, n_parts, rows, K, err);
     for (int i = 0; i < n_parts; i++) {
         size_t shape[2] = {(size_t)rows[i], (size_t)K};
         struct tensor tensor;
@@ -102,7 +134,7 @@ static int load_scalar(struct loader *l, float *out, const char *layer, bool is_
     int rc;
 
     *out = 1.0f;
-    if (!is_there)
+    if (!is_there || l->file == NULL)
         return OK;
     snprintf(name, sizeof(name), "%s.layer_scalar", layer);
     if ((rc = model_file_tensor(l->file, &tensor, name, 1, shape, err)) != OK)
@@ -193,6 +225,23 @@ int weights_check(const struct model_file *file, uint64_t *bytes, struct error *
     return rc;
 }
 
+static int weights_create(struct weights **out, const struct gemma_config *c, const struct ops *ops,
+                          struct device *device, struct error *err)
+{
+    struct weights *w = calloc(1, sizeof(*w));
+
+    *out = NULL;
+    if (w == NULL || (w->layers = calloc((size_t)c->L, sizeof(*w->layers))) == NULL) {
+        free(w);
+        return error_set(err, ERR_MEM, "weights: no memory for %d layers", c->L);
+    }
+    w->ops = ops;
+    w->device = device;
+    w->n_layers = c->L;
+    *out = w;
+    return OK;
+}
+
 int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
                  struct device *device, weights_progress_fn *progress, void *progress_arg,
                  struct error *err)
@@ -200,24 +249,45 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     const struct gemma_config *c = model_file_config(file);
     struct loader l = {.file = file, .progress = progress, .progress_arg = progress_arg};
     struct tensor embed;
-    struct weights *w;
     int rc;
 
     *out = NULL;
     /* a file that lacks its last tensor is refused before any work */
     if ((rc = weights_check(file, &l.bytes_total, err)) != OK ||
-        (rc = find_embedding(file, &embed, err)) != OK)
+        (rc = find_embedding(file, &embed, err)) != OK ||
+        (rc = weights_create(&l.w, c, ops, device, err)) != OK)
         return rc;
-    if ((w = calloc(1, sizeof(*w))) == NULL ||
-        (w->layers = calloc((size_t)c->L, sizeof(*w->layers))) == NULL) {
-        free(w);
-        return error_set(err, ERR_MEM, "weights: no memory for %d layers", c->L);
-    }
-    w->ops = ops;
-    w->device = device;
-    w->n_layers = c->L;
+    if ((rc = ops->table_load(device, &l.w->embed, embed.data, embed.type, c->V, c->D, err)) !=
+            OK ||
+        (rc = load_all(&l, c, err)) != OK)
+        goto out;
+    *out = l.w;
+    l.w = NULL;
+out:
+    weights_free(l.w);
+    return rc;
+}
+
+int weights_random(struct weights **out, const struct gemma_config *c, const struct ops *ops,
+                   struct device *device, struct error *err)
+{
+    size_t n = (size_t)c->V * c->D;
+    struct loader l = {0};
+    struct weights *w;
+    int rc;
+
+    *out = NULL;
+    if ((rc = weights_create(&w, c, ops, device, err)) != OK)
+        return rc;
     l.w = w;
-    if ((rc = ops->table_load(device, &w->embed, embed.data, embed.type, c->V, c->D, err)) != OK ||
+    if ((w->own_table = malloc(n * sizeof(*w->own_table))) == NULL) {
+        rc = error_set(err, ERR_MEM, "weights: no memory for an embedding table");
+        goto out;
+    }
+    for (size_t i = 0; i < n; i++)
+        w->own_table[i] = bf16_from_float(random_number(0, i) / sqrtf((float)c->D));
+    if ((rc = ops->table_load(device, &w->embed, w->own_table, DTYPE_BF16, c->V, c->D, err)) !=
+            OK ||
         (rc = load_all(&l, c, err)) != OK)
         goto out;
     *out = w;
@@ -245,6 +315,7 @@ void weights_free(struct weights *w)
     }
     w->ops->release(w->device, w->final_norm);
     w->ops->table_free(w->device, w->embed);
+    free(w->own_table);
     free(w->layers);
     free(w);
 }

@@ -24,7 +24,8 @@ struct weights {
     const struct ops *ops;
     struct device *device;
     int n_layers;
-    struct table *embed;          /* [V, D], borrowed from the model file */
+    struct table *embed;          /* [V, D], borrowed from the model file, or of own_table */
+    bf16 *own_table;              /* where the weights are random */
     struct layer_weights *layers; /* [n_layers] */
     float *final_norm;            /* [D] */
     size_t bytes;                 /* resident, without the table */
@@ -37,6 +38,10 @@ typedef void weights_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_
 int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
                  struct device *device, weights_progress_fn *progress, void *progress_arg,
                  struct error *err);
+/* The same with random numbers, of a size that keeps a product's results about as large as its
+ * input: for measuring. */
+int weights_random(struct weights **out, const struct gemma_config *config, const struct ops *ops,
+                   struct device *device, struct error *err);
 /* Finds and checks every tensor that weights_load() would read; *bytes is what they take in the
  * file, without the embedding table. ERR_FORMAT as there. */
 int weights_check(const struct model_file *file, uint64_t *bytes, struct error *err);

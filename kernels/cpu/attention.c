@@ -53,7 +53,7 @@ static void attention_head(void *arg, int index, int thread)
         store_act(a->o, a->act, ((size_t)t * a->H + h) * E + e, out[e] / sum);
 }
 
-int loops_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
+int loops_attention(struct device *d, void *o, const void *qkv, const int32_t *begin, int B, int T,
                     int H, int K, int E, float scale, int window, struct error *err)
 {
     struct attention_args args = {o, qkv, begin, B, H, K, E, window, scale, d->act};

@@ -63,30 +63,30 @@ int cpu_embed(struct device *d, float *h, const struct table *table, const int32
 int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
                       int n_parts, int K, struct error *err);
 void loops_matrix_free(struct device *d, struct matrix *m);
-int loops_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                 struct error *err);
+int loops_matmul(struct device *d, void *y, const void *x, const struct matrix *w, const void *bias,
+                 int T, struct error *err);
 int loops_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                  const float *bias, bool add, int T, struct error *err);
 int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
                   int T, int D, float eps, struct error *err);
 int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
                       int T, int D, float eps, struct error *err);
-int loops_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int loops_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                        const float *cos, const float *sin, const int32_t *positions, int T, int H,
                        int K, int E, float eps, bool norm_v, struct error *err);
-int loops_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
+int loops_attention(struct device *d, void *o, const void *qkv, const int32_t *begin, int B, int T,
                     int H, int K, int E, float scale, int window, struct error *err);
-int loops_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
-int loops_gelu(struct device *d, void *y, const float *x, int T, int F, struct error *err);
+int loops_geglu(struct device *d, void *y, const void *gu, int T, int F, struct error *err);
+int loops_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int loops_range_norm(struct device *d, void *y, const float *x, const int32_t *begin,
                      float *scratch, int B, int T, int D, struct error *err);
 int cpu_fill_rows(struct device *d, float *h, const float *x, const float *registers,
                   const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                   struct error *err);
-int loops_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                             const float *cos, const float *sin, int T, int P, int H, int E,
                             int stride, bool interleaved, float eps, struct error *err);
-int loops_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+int loops_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                          float scale, bool gated, struct error *err);
 
 /* Overrides of the loop nests. simd_fill_*: simd.c, compiled once per instruction set. */

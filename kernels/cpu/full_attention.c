@@ -48,7 +48,7 @@ static void full_head(void *arg, int index, int thread)
         store_act(a->o, a->act, ((size_t)t * a->H + h) * E + e, out[e] * factor);
 }
 
-int loops_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+int loops_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                          float scale, bool gated, struct error *err)
 {
     struct full_args args = {o, qkvg, P, H, E, scale, gated, d->act};

@@ -24,7 +24,7 @@ static void geglu_row(void *arg, int t, int thread)
     }
 }
 
-int loops_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err)
+int loops_geglu(struct device *d, void *y, const void *gu, int T, int F, struct error *err)
 {
     struct geglu_args args = {y, gu, F, d->act};
 

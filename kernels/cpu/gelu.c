@@ -23,7 +23,7 @@ static void gelu_row(void *arg, int t, int thread)
     }
 }
 
-int loops_gelu(struct device *d, void *y, const float *x, int T, int F, struct error *err)
+int loops_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err)
 {
     struct gelu_args args = {y, x, F, d->act};
 

@@ -95,8 +95,8 @@ int loops_linear(struct device *d, float *y, const void *x, const struct matrix 
     return OK;
 }
 
-int loops_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                 struct error *err)
+int loops_matmul(struct device *d, void *y, const void *x, const struct matrix *w, const void *bias,
+                 int T, struct error *err)
 {
-    return loops_linear(d, y, x, w, NULL, false, T, err);
+    return loops_linear(d, y, x, w, bias, false, T, err);
 }

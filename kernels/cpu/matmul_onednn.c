@@ -445,10 +445,10 @@ static int onednn_linear(struct device *d, float *y, const void *x, const struct
     return rc;
 }
 
-static int onednn_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                         struct error *err)
+static int onednn_matmul(struct device *d, void *y, const void *x, const struct matrix *w,
+                         const void *bias, int T, struct error *err)
 {
-    return onednn_linear(d, y, x, w, NULL, false, T, err);
+    return onednn_linear(d, y, x, w, bias, false, T, err);
 }
 
 void onednn_fill(struct ops *ops)

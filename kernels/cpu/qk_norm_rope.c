@@ -53,7 +53,7 @@ static void qk_token(void *arg, int t, int thread)
     }
 }
 
-int loops_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int loops_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                        const float *cos, const float *sin, const int32_t *positions, int T, int H,
                        int K, int E, float eps, bool norm_v, struct error *err)
 {

@@ -300,7 +300,7 @@ static void qk_tokens(void *arg, int index, int thread)
     }
 }
 
-static int simd_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+static int simd_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                              const float *cos, const float *sin, const int32_t *positions, int T,
                              int H, int K, int E, float eps, bool norm_v, struct error *err)
 {
@@ -351,7 +351,7 @@ static void wide_row(void *arg, int t, int thread)
 }
 
 /* Neighbours, the old type, are left to the loop nest. */
-static int simd_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+static int simd_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                                   const float *cos, const float *sin, int T, int P, int H, int E,
                                   int stride, bool interleaved, float eps, struct error *err)
 {
@@ -529,7 +529,7 @@ static void attention_block(void *arg, int index, int thread)
     }
 }
 
-static int simd_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B,
+static int simd_attention(struct device *d, void *o, const void *qkv, const int32_t *begin, int B,
                           int T, int H, int K, int E, float scale, int window, struct error *err)
 {
     struct attention_args args = {.o = o,
@@ -563,7 +563,7 @@ static void full_block(void *arg, int index, int thread)
     attend(a, block / n_blocks * a->P, a->P, block % n_blocks * ROWS, index % a->H);
 }
 
-static int simd_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H,
+static int simd_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H,
                                int E, float scale, bool gated, struct error *err)
 {
     struct attention_args args = {.o = o,
@@ -720,10 +720,10 @@ static int simd_linear(struct device *d, float *y, const void *x, const struct m
     return OK;
 }
 
-static int simd_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                       struct error *err)
+static int simd_matmul(struct device *d, void *y, const void *x, const struct matrix *w,
+                       const void *bias, int T, struct error *err)
 {
-    return simd_linear(d, y, x, w, NULL, false, T, err);
+    return simd_linear(d, y, x, w, bias, false, T, err);
 }
 
 /* ---- geglu, gelu: a task is a row ---- */
@@ -754,7 +754,7 @@ static void geglu_row(void *arg, int t, int thread)
     }
 }
 
-static int simd_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err)
+static int simd_geglu(struct device *d, void *y, const void *gu, int T, int F, struct error *err)
 {
     struct geglu_args args = {y, gu, F, d->act};
 
@@ -780,7 +780,7 @@ static void gelu_row(void *arg, int t, int thread)
         store_act_vec(a->y, a->act, i, gelu_vec(load(a->x + i)));
 }
 
-static int simd_gelu(struct device *d, void *y, const float *x, int T, int F, struct error *err)
+static int simd_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err)
 {
     struct gelu_args args = {y, x, F, d->act};
 

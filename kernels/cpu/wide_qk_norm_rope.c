@@ -42,7 +42,7 @@ static void wide_row(void *arg, int t, int thread)
     norm_and_rotate(a, row + W, a->k_w, a->cos + angle, a->sin + angle);
 }
 
-int loops_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                             const float *cos, const float *sin, int T, int P, int H, int E,
                             int stride, bool interleaved, float eps, struct error *err)
 {

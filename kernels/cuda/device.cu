@@ -8,6 +8,7 @@ static void cuda_close(struct device *d)
     if (d == NULL)
         return;
     cudaSetDevice(d->gpu);
+    cuda_recordings_close(d);
     cuda_matmul_close(d);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
@@ -17,7 +18,7 @@ static void cuda_close(struct device *d)
 static int cuda_open(struct device **out, const struct device_options *options, struct error *err)
 {
     struct device *d;
-    int n_gpus = 0, rc = OK;
+    int n_gpus = 0, major, rc = OK;
 
     *out = NULL;
     if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0)
@@ -33,8 +34,10 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     d->act = options->act;
     d->gpu = options->gpu;
     CUDA_TRY(cudaSetDevice(d->gpu));
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
+    d->starts_early = major >= 9;
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
-    if ((rc = cuda_matmul_open(d, err)) != OK)
+    if ((rc = cuda_recordings_open(d, err)) != OK || (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
     *out = d;
     d = NULL;
@@ -78,6 +81,16 @@ out:
     return rc;
 }
 
+int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
+{
+    int rc = OK;
+
+    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
+    CUDA_TRY(cudaStreamSynchronize(d->stream));
+out:
+    return rc;
+}
+
 static int cuda_sync(struct device *d, struct error *err)
 {
     int rc = OK;
@@ -103,6 +116,7 @@ extern "C" const struct ops *ops_cuda(void)
     static const struct ops cuda = {
         .name = "cuda",
         .is_host = false,
+        .mid_is_act = true,
         .open = cuda_open,
         .close = cuda_close,
         .bind = cuda_bind,
@@ -111,15 +125,22 @@ extern "C" const struct ops *ops_cuda(void)
         .upload = cuda_upload,
         .download = cuda_download,
         .sync = cuda_sync,
+        .record = cuda_record,
+        .replay = cuda_replay,
         .matrix_load = cuda_matrix_load,
+        .matrix_random = cuda_matrix_random,
         .matrix_free = cuda_matrix_free,
         .matrix_bytes = cuda_matrix_bytes,
         .table_load = cuda_table_load,
         .table_free = cuda_table_free,
+        .measure = cuda_measure,
         .embed = cuda_embed,
         .rmsnorm = cuda_rmsnorm,
         .add_rmsnorm = cuda_add_rmsnorm,
+        .add_rmsnorm_rmsnorm = cuda_add_rmsnorm_rmsnorm,
         .matmul = cuda_matmul,
+        .matmul_gelu = cuda_matmul_gelu,
+        .matmul_geglu = cuda_matmul_geglu,
         .linear = cuda_linear,
         .qk_norm_rope = cuda_qk_norm_rope,
         .attention = cuda_attention,

@@ -14,12 +14,17 @@ extern "C" {
 }
 
 struct matmul_plans;
+struct few_rows;
+struct recordings;
 
 struct device {
     enum dtype act;
     int gpu;
     cudaStream_t stream;
+    bool starts_early; /* the GPU can start a kernel before the one before it has ended */
     struct matmul_plans *plans;
+    struct few_rows *few_rows; /* NULL: not on this GPU */
+    struct recordings *recordings;
 };
 
 struct matrix {
@@ -65,6 +70,46 @@ static inline int launch_result(struct device *d, const char *what, struct error
     return OK;
 }
 
+/* Every kernel begins with this: it may start while the kernel before it ends, and waits here for
+ * what that wrote; the next one may start as early. What does not depend on earlier kernels (the
+ * weights) can be read before. */
+static __device__ inline void wait_for_inputs(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Puts a kernel that begins with wait_for_inputs() on the device's stream. */
+template <typename... Parameters, typename... Arguments>
+static inline int launch(struct device *d, const char *what, struct error *err,
+                         void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+                         Arguments... arguments)
+{
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = {};
+    cudaError_t status;
+
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    /* as the products have it: another division of a multiprocessor's memory would have to wait
+     * until it is idle */
+    attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = d->stream;
+    config.attrs = attributes;
+    config.numAttrs = d->starts_early ? 2 : 0;
+    status = cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+    if (status != cudaSuccess)
+        return error_set(err, ERR_GPU, "cuda: gpu %d: %s: %s", d->gpu, what,
+                         cudaGetErrorString(status));
+    return OK;
+}
+
 static __device__ inline float to_float(float x)
 {
     return x;
@@ -87,6 +132,31 @@ static __device__ inline void put(__nv_bfloat16 *y, float value)
     *y = __float2bfloat16_rn(value);
 }
 
+/* Four numbers at once; on a boundary of four numbers. */
+static __device__ inline float4 load4(const float *x)
+{
+    return *(const float4 *)x;
+}
+static __device__ inline float4 load4(const __nv_bfloat16 *x)
+{
+    uint2 bits = *(const uint2 *)x;
+    float2 low = __bfloat1622float2(*(__nv_bfloat162 *)&bits.x);
+    float2 high = __bfloat1622float2(*(__nv_bfloat162 *)&bits.y);
+
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+static __device__ inline void put4(float *y, float4 x)
+{
+    *(float4 *)y = x;
+}
+static __device__ inline void put4(__nv_bfloat16 *y, float4 x)
+{
+    __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y), high = __floats2bfloat162_rn(x.z, x.w);
+
+    *(uint2 *)y = make_uint2(*(unsigned *)&low, *(unsigned *)&high);
+}
+
 /* The sum over a warp, in every lane. */
 static __device__ inline float warp_sum(float x)
 {
@@ -96,40 +166,58 @@ static __device__ inline float warp_sum(float x)
 }
 
 extern "C" {
+/* Host memory to the device's, and there when this returns. On the device's stream: a plain
+ * cudaMemcpy may return while the last of it is on its way, and no stream of ours would wait. */
+int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+int cuda_recordings_open(struct device *d, struct error *err);
+void cuda_recordings_close(struct device *d);
+int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err);
+int cuda_replay(struct device *d, uint64_t key, struct error *err);
 int cuda_matmul_open(struct device *d, struct error *err);
 void cuda_matmul_close(struct device *d);
 int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
                      int n_parts, int K, struct error *err);
+int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
+                       uint64_t seed, struct error *err);
 void cuda_matrix_free(struct device *d, struct matrix *m);
 size_t cuda_matrix_bytes(const struct matrix *m);
 int cuda_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
                     int D, struct error *err);
 void cuda_table_free(struct device *d, struct table *t);
+int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s,
+                 struct error *err);
 int cuda_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
                float scale, struct error *err);
 int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
                  int T, int D, float eps, struct error *err);
+int cuda_add_rmsnorm_rmsnorm(struct device *d, float *h, void *y, const float *x, const float *w,
+                             float scale, const float *next_w, int T, int D, float eps,
+                             struct error *err);
 int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale, int T,
                      int D, float eps, struct error *err);
-int cuda_matmul(struct device *d, float *y, const void *x, const struct matrix *w, int T,
-                struct error *err);
+int cuda_matmul(struct device *d, void *y, const void *x, const struct matrix *w, const void *bias,
+                int T, struct error *err);
+int cuda_matmul_gelu(struct device *d, void *y, const void *x, const struct matrix *w,
+                     const void *bias, int T, struct error *err);
+int cuda_matmul_geglu(struct device *d, void *y, const void *x, const struct matrix *w, void *gu,
+                      int T, struct error *err);
 int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                 const float *bias, bool add, int T, struct error *err);
-int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int cuda_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                       const float *cos, const float *sin, const int32_t *positions, int T, int H,
                       int K, int E, float eps, bool norm_v, struct error *err);
-int cuda_attention(struct device *d, void *o, const float *qkv, const int32_t *begin, int B, int T,
+int cuda_attention(struct device *d, void *o, const void *qkv, const int32_t *begin, int B, int T,
                    int H, int K, int E, float scale, int window, struct error *err);
-int cuda_geglu(struct device *d, void *y, const float *gu, int T, int F, struct error *err);
-int cuda_gelu(struct device *d, void *y, const float *x, int T, int F, struct error *err);
+int cuda_geglu(struct device *d, void *y, const void *gu, int T, int F, struct error *err);
+int cuda_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int cuda_range_norm(struct device *d, void *y, const float *x, const int32_t *begin, float *scratch,
                     int B, int T, int D, struct error *err);
 int cuda_fill_rows(struct device *d, float *h, const float *x, const float *registers,
                    const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                    struct error *err);
-int cuda_wide_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                            const float *cos, const float *sin, int T, int P, int H, int E,
                            int stride, bool interleaved, float eps, struct error *err);
-int cuda_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                         float scale, bool gated, struct error *err);
 }

@@ -12,8 +12,10 @@ template <typename T>
 static __global__ void embed_kernel(float *h, const T *table, const int32_t *ids, int D,
                                     float scale)
 {
-    const T *row = table + (size_t)ids[blockIdx.x] * D;
+    const T *row;
 
+    wait_for_inputs();
+    row = table + (size_t)ids[blockIdx.x] * D;
     for (int i = threadIdx.x; i < D; i += BLOCK)
         h[(size_t)blockIdx.x * D + i] = to_float(row[i]) * scale;
 }
@@ -24,15 +26,13 @@ int cuda_embed(struct device *d, float *h, const struct table *table, const int3
     if (T == 0)
         return OK;
     if (table->type == DTYPE_F32)
-        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const float *)table->data, ids, table->D,
-                                                 scale);
-    else if (table->type == DTYPE_F16)
-        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const __half *)table->data, ids, table->D,
-                                                 scale);
-    else
-        embed_kernel<<<T, BLOCK, 0, d->stream>>>(h, (const __nv_bfloat16 *)table->data, ids,
-                                                 table->D, scale);
-    return launch_result(d, "embed", err);
+        return launch(d, "embed", err, embed_kernel<float>, T, BLOCK, 0, h,
+                      (const float *)table->data, ids, table->D, scale);
+    if (table->type == DTYPE_F16)
+        return launch(d, "embed", err, embed_kernel<__half>, T, BLOCK, 0, h,
+                      (const __half *)table->data, ids, table->D, scale);
+    return launch(d, "embed", err, embed_kernel<__nv_bfloat16>, T, BLOCK, 0, h,
+                  (const __nv_bfloat16 *)table->data, ids, table->D, scale);
 }
 
 int cuda_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
@@ -57,13 +57,14 @@ int cuda_table_load(struct device *d, struct table **out, const void *data, enum
     t->D = D;
     bytes = (size_t)V * D * dtype_info(t->type)->bytes;
     CUDA_TRY(cudaMalloc(&t->data, bytes));
-    if (plain)
-        CUDA_TRY(cudaMemcpy(t->data, data, bytes, cudaMemcpyHostToDevice));
+    if (plain && (rc = cuda_store(d, t->data, data, bytes, err)) != OK)
+        goto out;
     for (int v = 0; !plain && v < V; v += STAGING_ROWS) {
         int n = V - v < STAGING_ROWS ? V - v : STAGING_ROWS;
         dtype_decode(rows, (const char *)data + v * row_bytes, type, (size_t)n * D);
-        CUDA_TRY(cudaMemcpy((float *)t->data + (size_t)v * D, rows, (size_t)n * D * sizeof(float),
-                            cudaMemcpyHostToDevice));
+        if ((rc = cuda_store(d, (float *)t->data + (size_t)v * D, rows,
+                             (size_t)n * D * sizeof(float), err)) != OK)
+            goto out;
     }
     *out = t;
     t = NULL;

@@ -8,8 +8,10 @@ static __global__ void fill_rows_kernel(float *h, const float *x, const float *r
                                         int W)
 {
     int b = blockIdx.x / P, p = blockIdx.x % P;
-    const float *from =
-        p < count[b] ? x + (size_t)(first[b] + p) * W : registers + (size_t)(p % R) * W;
+    const float *from;
+
+    wait_for_inputs();
+    from = p < count[b] ? x + (size_t)(first[b] + p) * W : registers + (size_t)(p % R) * W;
 
     for (int i = threadIdx.x; i < W; i += BLOCK)
         h[(size_t)blockIdx.x * W + i] = from[i];
@@ -21,6 +23,6 @@ int cuda_fill_rows(struct device *d, float *h, const float *x, const float *regi
 {
     if (B == 0)
         return OK;
-    fill_rows_kernel<<<B * P, BLOCK, 0, d->stream>>>(h, x, registers, first, count, P, R, W);
-    return launch_result(d, "fill_rows", err);
+    return launch(d, "fill_rows", err, fill_rows_kernel, B * P, BLOCK, 0, h, x, registers, first,
+                  count, P, R, W);
 }

@@ -1,13 +1,14 @@
-/* full_attention.cu - one block a head and QUERIES rows of a block of P: grid (ceil(P / QUERIES) *
+/* full_attention.cu - attention over blocks of P rows. bf16: tensor_attention.cuh, 128 rows a
+ * block of threads where they divide P, else 64 of which the last are idle.
+ *
+ * Everything else: one block a head and QUERIES rows of a block of P: grid (ceil(P / QUERIES) *
  * blocks of rows, H), block (32, QUERIES); a warp has one query, whose result lies over its lanes.
  * KEYS rows of k and v at a time are read once into shared memory, 2 * KEYS * E floats, and serve
- * all the block's queries. Online softmax, one step for KEYS keys: a lane scores one key.
- *
- * Float32 arithmetic: right, and short of the GPU's peak. Tensor cores over blocks of queries are
- * the fast way. */
-#include "kernels/cuda/device.cuh"
+ * all the block's queries. Online softmax, one step for KEYS keys: a lane scores one key. For
+ * correctness. */
+#include "kernels/cuda/tensor_attention.cuh"
 
-enum { QUERIES = 16, KEYS = 32, PARTS = OPS_MAX_HEAD / 32 };
+enum { QUERIES = 16, KEYS = 32, PARTS = OPS_MAX_HEAD / 32, TILE_WARPS = 4 };
 
 static __device__ float warp_max(float x)
 {
@@ -17,21 +18,22 @@ static __device__ float warp_max(float x)
 }
 
 template <typename Act>
-static __global__ void full_attention_kernel(Act *o, const float *qkvg, int P, int H, int E,
+static __global__ void full_attention_kernel(Act *o, const Act *qkvg, int P, int H, int E,
                                              float scale, bool gated)
 {
-    extern __shared__ float shared[];
+    extern __shared__ float floats[];
     int n_tiles = (P + QUERIES - 1) / QUERIES, h = blockIdx.y, W = H * E, pitch = E + 1;
     int row = blockIdx.x % n_tiles * QUERIES + threadIdx.y, lane = threadIdx.x;
     bool is_row = row < P;
     size_t stride = (size_t)3 * W + (gated ? H : 0), first = (size_t)(blockIdx.x / n_tiles) * P;
-    const float *block = qkvg + first * stride + (size_t)h * E;
-    const float *query = block + (size_t)(is_row ? row : 0) * stride;
-    float *q = shared + threadIdx.y * E, *k = shared + QUERIES * E, *v = k + KEYS * pitch;
+    const Act *block = qkvg + first * stride + (size_t)h * E;
+    const Act *query = block + (size_t)(is_row ? row : 0) * stride;
+    float *q = floats + threadIdx.y * E, *k = floats + QUERIES * E, *v = k + KEYS * pitch;
     float sum[PARTS] = {0.0f}, max = -INFINITY, total = 0.0f;
 
+    wait_for_inputs();
     for (int e = lane; e < E; e += 32)
-        q[e] = query[e] * scale;
+        q[e] = to_float(query[e]) * scale;
     for (int key0 = 0; key0 < P; key0 += KEYS) {
         int n = P - key0 < KEYS ? P - key0 : KEYS;
         float score = -INFINITY, new_max, keep, p;
@@ -39,8 +41,8 @@ static __global__ void full_attention_kernel(Act *o, const float *qkvg, int P, i
         __syncthreads(); /* all are done with the keys before, and q is there */
         for (int j = threadIdx.y; j < n; j += QUERIES)
             for (int e = lane; e < E; e += 32) {
-                k[j * pitch + e] = block[(size_t)(key0 + j) * stride + W + e];
-                v[j * E + e] = block[(size_t)(key0 + j) * stride + 2 * W + e];
+                k[j * pitch + e] = to_float(block[(size_t)(key0 + j) * stride + W + e]);
+                v[j * E + e] = to_float(block[(size_t)(key0 + j) * stride + 2 * W + e]);
             }
         __syncthreads();
         if (lane < n) {
@@ -68,7 +70,7 @@ static __global__ void full_attention_kernel(Act *o, const float *qkvg, int P, i
         return;
     total = 1.0f / total;
     if (gated)
-        total *= 2.0f / (1.0f + expf(-qkvg[(first + row) * stride + (size_t)3 * W + h]));
+        total *= 2.0f / (1.0f + expf(-to_float(qkvg[(first + row) * stride + (size_t)3 * W + h])));
 #pragma unroll
     for (int i = 0; i < PARTS; i++)
         if (lane + 32 * i < E)
@@ -76,8 +78,8 @@ static __global__ void full_attention_kernel(Act *o, const float *qkvg, int P, i
 }
 
 template <typename Act>
-static int launch(struct device *d, Act *o, const float *qkvg, int T, int P, int H, int E,
-                  float scale, bool gated, struct error *err)
+static int run_plain(struct device *d, Act *o, const Act *qkvg, int T, int P, int H, int E,
+                     float scale, bool gated, struct error *err)
 {
     dim3 grid((unsigned)((P + QUERIES - 1) / QUERIES * (T / P)), (unsigned)H), block(32, QUERIES);
     size_t bytes = ((size_t)QUERIES * E + (size_t)KEYS * (2 * E + 1)) * sizeof(float);
@@ -86,20 +88,72 @@ static int launch(struct device *d, Act *o, const float *qkvg, int T, int P, int
     /* past 48 KiB a kernel must be told; E = 512 asks for 160 KiB */
     CUDA_TRY(cudaFuncSetAttribute(full_attention_kernel<Act>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    full_attention_kernel<<<grid, block, bytes, d->stream>>>(o, qkvg, P, H, E, scale, gated);
-    rc = launch_result(d, "full_attention", err);
+    rc = launch(d, "full_attention", err, full_attention_kernel<Act>, grid, block, bytes, o, qkvg,
+                P, H, E, scale, gated);
 out:
     return rc;
 }
 
-int cuda_full_attention(struct device *d, void *o, const float *qkvg, int T, int P, int H, int E,
+template <int E, int MT>
+static __global__ void __launch_bounds__(32 * TILE_WARPS, 2)
+    tensor_kernel(__nv_bfloat16 *o, heads where, int P, int H, bool gated)
+{
+    typedef attention_tile<E, E, TILE_WARPS, MT, 64> tile;
+    int n_tiles = (P + tile::ROWS - 1) / tile::ROWS, first = blockIdx.x / n_tiles * P;
+    int h = blockIdx.y, W = H * E;
+
+    wait_for_inputs();
+    tile::run(
+        where, first + (int)(blockIdx.x % n_tiles) * tile::ROWS, first + P, h, 0,
+        [=](int) {
+            return key_range{first, first + P - 1};
+        },
+        [=](int t, int e, float low, float high) {
+            float gate = 1.0f;
+            if (gated)
+                gate = 2.0f / (1.0f + expf(-to_float(where.q[t * where.stride + 3 * W + h])));
+            *(unsigned *)&o[(size_t)t * W + h * E + e] = packed(low * gate, high * gate);
+        });
+}
+
+template <int E, int MT>
+static int run_tensor(struct device *d, __nv_bfloat16 *o, const heads &where, int T, int P, int H,
+                      bool gated, struct error *err)
+{
+    typedef attention_tile<E, E, TILE_WARPS, MT, 64> tile;
+    dim3 grid((unsigned)((P + tile::ROWS - 1) / tile::ROWS * (T / P)), (unsigned)H);
+    int rc = OK;
+
+    CUDA_TRY(cudaFuncSetAttribute(tensor_kernel<E, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  tile::BYTES));
+    rc = launch(d, "full_attention", err, tensor_kernel<E, MT>, grid, tile::THREADS, tile::BYTES, o,
+                where, P, H, gated);
+out:
+    return rc;
+}
+
+int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                         float scale, bool gated, struct error *err)
 {
+    const __nv_bfloat16 *q = (const __nv_bfloat16 *)qkvg;
+    __nv_bfloat16 *out = (__nv_bfloat16 *)o;
+    int W = H * E, stride = 3 * W + (gated ? H : 0);
+    heads where = {q, q + W, q + 2 * W, (size_t)stride, 1, scale};
+    bool aligned = stride % 8 == 0; /* rows begin on 16 bytes */
+
     if (T == 0)
         return OK;
     if (E > OPS_MAX_HEAD)
         return error_set(err, ERR_INPUT, "cuda: heads of %d numbers, at most %d", E, OPS_MAX_HEAD);
     if (d->act == DTYPE_F32)
-        return launch(d, (float *)o, qkvg, T, P, H, E, scale, gated, err);
-    return launch(d, (__nv_bfloat16 *)o, qkvg, T, P, H, E, scale, gated, err);
+        return run_plain(d, (float *)o, (const float *)qkvg, T, P, H, E, scale, gated, err);
+    if (aligned && E == 128 && P % 128 == 0)
+        return run_tensor<128, 2>(d, out, where, T, P, H, gated, err);
+    if (aligned && E == 128)
+        return run_tensor<128, 1>(d, out, where, T, P, H, gated, err);
+    if (aligned && E == 64 && P % 128 == 0)
+        return run_tensor<64, 2>(d, out, where, T, P, H, gated, err);
+    if (aligned && E == 64)
+        return run_tensor<64, 1>(d, out, where, T, P, H, gated, err);
+    return run_plain(d, out, q, T, P, H, E, scale, gated, err);
 }

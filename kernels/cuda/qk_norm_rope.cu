@@ -5,7 +5,8 @@
 
 enum { WARPS = 4, PAIRS = OPS_MAX_HEAD / 2 / 32 }; /* pairs a lane holds at most */
 
-static __global__ void qk_norm_rope_kernel(float *qkv, const float *q_w, const float *k_w,
+template <typename Act>
+static __global__ void qk_norm_rope_kernel(Act *qkv, const float *q_w, const float *k_w,
                                            const float *cos, const float *sin,
                                            const int32_t *positions, int H, int K, int E, float eps,
                                            int n_heads)
@@ -13,16 +14,18 @@ static __global__ void qk_norm_rope_kernel(float *qkv, const float *q_w, const f
     int t = blockIdx.x, head = blockIdx.y * WARPS + threadIdx.y, half = E / 2;
     float low[PAIRS], high[PAIRS], sum = 0.0f, factor;
     const float *w = head < H ? q_w : k_w;
-    size_t angle = (size_t)positions[t] * half;
-    float *x = qkv + ((size_t)t * (H + 2 * K) + head) * E;
+    size_t angle;
+    Act *x = qkv + ((size_t)t * (H + 2 * K) + head) * E;
 
+    wait_for_inputs();
     if (head >= n_heads)
         return;
+    angle = (size_t)positions[t] * half;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         int e = threadIdx.x + 32 * i;
-        low[i] = e < half ? x[e] : 0.0f;
-        high[i] = e < half ? x[e + half] : 0.0f;
+        low[i] = e < half ? to_float(x[e]) : 0.0f;
+        high[i] = e < half ? to_float(x[e + half]) : 0.0f;
         sum += low[i] * low[i] + high[i] * high[i];
     }
     factor = 1.0f / sqrtf(warp_sum(sum) / (float)E + eps);
@@ -30,18 +33,18 @@ static __global__ void qk_norm_rope_kernel(float *qkv, const float *q_w, const f
     for (int i = 0; i < PAIRS; i++) {
         int e = threadIdx.x + 32 * i;
         if (e < half && head >= H + K) { /* a value: no weight, and it does not turn */
-            x[e] = low[i] * factor;
-            x[e + half] = high[i] * factor;
+            put(&x[e], low[i] * factor);
+            put(&x[e + half], high[i] * factor);
         } else if (e < half) {
             float c = cos[angle + e], s = sin[angle + e];
             float a = low[i] * factor * w[e], b = high[i] * factor * w[e + half];
-            x[e] = a * c - b * s;
-            x[e + half] = b * c + a * s;
+            put(&x[e], a * c - b * s);
+            put(&x[e + half], b * c + a * s);
         }
     }
 }
 
-int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const float *k_w,
+int cuda_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                       const float *cos, const float *sin, const int32_t *positions, int T, int H,
                       int K, int E, float eps, bool norm_v, struct error *err)
 {
@@ -54,7 +57,9 @@ int cuda_qk_norm_rope(struct device *d, float *qkv, const float *q_w, const floa
         return error_set(err, ERR_INPUT,
                          "cuda: heads of %d numbers, expected an even number up to %d", E,
                          OPS_MAX_HEAD);
-    qk_norm_rope_kernel<<<grid, block, 0, d->stream>>>(qkv, q_w, k_w, cos, sin, positions, H, K, E,
-                                                       eps, n_heads);
-    return launch_result(d, "qk_norm_rope", err);
+    if (d->act == DTYPE_F32)
+        return launch(d, "qk_norm_rope", err, qk_norm_rope_kernel<float>, grid, block, 0,
+                      (float *)qkv, q_w, k_w, cos, sin, positions, H, K, E, eps, n_heads);
+    return launch(d, "qk_norm_rope", err, qk_norm_rope_kernel<__nv_bfloat16>, grid, block, 0,
+                  (__nv_bfloat16 *)qkv, q_w, k_w, cos, sin, positions, H, K, E, eps, n_heads);
 }

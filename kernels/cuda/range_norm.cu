@@ -36,6 +36,7 @@ static __global__ void measure_kernel(measures *rows, const float *x, int D)
     const float *row = x + (size_t)blockIdx.x * D;
     measures m = {0.0f, INFINITY, -INFINITY};
 
+    wait_for_inputs();
     for (int i = threadIdx.x; i < D; i += BLOCK) {
         m.sum += row[i];
         m.least = fminf(m.least, row[i]);
@@ -54,6 +55,7 @@ static __global__ void range_norm_kernel(Act *y, const float *x, const measures 
     measures m = {0.0f, INFINITY, -INFINITY};
     float mean, factor;
 
+    wait_for_inputs();
     while (high - low > 1) { /* the prompt that t lies in: begin[low] <= t < begin[high] */
         int middle = (low + high) / 2;
         if (begin[middle] <= t)
@@ -77,13 +79,15 @@ int cuda_range_norm(struct device *d, void *y, const float *x, const int32_t *be
                     int B, int T, int D, struct error *err)
 {
     measures *rows = (measures *)scratch;
+    int rc;
 
     if (T == 0)
         return OK;
-    measure_kernel<<<T, BLOCK, 0, d->stream>>>(rows, x, D);
+    if ((rc = launch(d, "range_norm", err, measure_kernel, T, BLOCK, 0, rows, x, D)) != OK)
+        return rc;
     if (d->act == DTYPE_F32)
-        range_norm_kernel<<<T, BLOCK, 0, d->stream>>>((float *)y, x, rows, begin, B, D);
-    else
-        range_norm_kernel<<<T, BLOCK, 0, d->stream>>>((__nv_bfloat16 *)y, x, rows, begin, B, D);
-    return launch_result(d, "range_norm", err);
+        return launch(d, "range_norm", err, range_norm_kernel<float>, T, BLOCK, 0, (float *)y, x,
+                      rows, begin, B, D);
+    return launch(d, "range_norm", err, range_norm_kernel<__nv_bfloat16>, T, BLOCK, 0,
+                  (__nv_bfloat16 *)y, x, rows, begin, B, D);
 }

@@ -1,67 +1,159 @@
-/* rmsnorm.cu - rmsnorm and add_rmsnorm: one block a row; grid T, block 256, one float of shared
- * memory a warp; reads x twice, the second time from cache. */
+/* rmsnorm.cu - rmsnorm, add_rmsnorm and both in one: one block a row; grid T, block BLOCK, one
+ * float of shared memory a warp. A thread keeps up to HELD numbers of its row in registers, four
+ * and four together, and reads what is beyond again from cache. Rows that are no multiple of four
+ * numbers go one number at a time. */
 #include "kernels/cuda/device.cuh"
 
-enum { BLOCK = 256, WARPS = BLOCK / 32 };
+enum { BLOCK = 512, WARPS = BLOCK / 32, HELD = 2 };
 
-/* 1 / sqrt(mean(x^2) + eps), in every thread. */
-static __device__ float row_factor(const float *x, int D, float eps)
+static __device__ float block_sum(float sum)
 {
     __shared__ float partial[WARPS];
-    float sum = 0.0f;
 
-    for (int i = threadIdx.x; i < D; i += BLOCK)
-        sum += x[i] * x[i];
     sum = warp_sum(sum);
+    __syncthreads(); /* an earlier sum has been read by all */
     if (threadIdx.x % 32 == 0)
         partial[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0.0f;
+#pragma unroll
     for (int i = 0; i < WARPS; i++)
         sum += partial[i];
-    return 1.0f / sqrtf(sum / (float)D + eps);
+    return sum;
 }
 
-/* y may be x: a thread writes only what it alone reads, and all have read it for the sum. */
+static __device__ inline float squares(float4 x)
+{
+    return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
+}
+
+static __device__ inline float4 scaled(float4 x, float factor, float4 w)
+{
+    return make_float4(x.x * factor * w.x, x.y * factor * w.y, x.z * factor * w.z,
+                       x.w * factor * w.w);
+}
+
+/* D % 4 == 0 and D <= 4 * BLOCK * HELD: all of it is read once. h NULL: y is the norm of x. Else
+ * x's norm is added to h, and y (or NULL) is the norm of the sum, by next_w. y may be x where both
+ * are float32. */
 template <typename T>
-static __global__ void rmsnorm_kernel(T *y, const float *x, const float *w, int D, float eps)
+static __global__ void held_kernel(float *h, T *y, const float *x, const float *w, float scale,
+                                   const float *next_w, int D, float eps)
 {
-    const float *row = x + (size_t)blockIdx.x * D;
-    float factor = row_factor(row, D, eps);
+    size_t row = (size_t)blockIdx.x * D;
+    float4 held[HELD], before[HELD], weight[HELD], next[HELD];
+    float sum = 0.0f, factor;
 
-    for (int i = threadIdx.x; i < D; i += BLOCK)
-        put(&y[(size_t)blockIdx.x * D + i], row[i] * factor * w[i]);
+    for (int i = 0; i < HELD; i++) { /* weights are no kernel's output */
+        int at = 4 * (threadIdx.x + i * BLOCK);
+        if (at < D) {
+            weight[i] = load4(w + at);
+            if (h != NULL && y != NULL)
+                next[i] = load4(next_w + at);
+        }
+    }
+    wait_for_inputs();
+    for (int i = 0; i < HELD; i++) {
+        int at = 4 * (threadIdx.x + i * BLOCK);
+        if (at < D) {
+            held[i] = load4(x + row + at);
+            if (h != NULL)
+                before[i] = load4(h + row + at);
+            sum += squares(held[i]);
+        }
+    }
+    factor = 1.0f / sqrtf(block_sum(sum) / (float)D + eps);
+    sum = 0.0f;
+    for (int i = 0; i < HELD; i++) {
+        int at = 4 * (threadIdx.x + i * BLOCK);
+        if (at < D) {
+            held[i] = scaled(held[i], factor, weight[i]);
+            if (h != NULL) {
+                held[i].x = (before[i].x + held[i].x) * scale;
+                held[i].y = (before[i].y + held[i].y) * scale;
+                held[i].z = (before[i].z + held[i].z) * scale;
+                held[i].w = (before[i].w + held[i].w) * scale;
+                put4(h + row + at, held[i]);
+                sum += squares(held[i]);
+            } else
+                put4(y + row + at, held[i]);
+        }
+    }
+    if (h == NULL || y == NULL)
+        return;
+    factor = 1.0f / sqrtf(block_sum(sum) / (float)D + eps);
+    for (int i = 0; i < HELD; i++) {
+        int at = 4 * (threadIdx.x + i * BLOCK);
+        if (at < D)
+            put4(y + row + at, scaled(held[i], factor, next[i]));
+    }
 }
 
-static __global__ void add_rmsnorm_kernel(float *h, const float *x, const float *w, float scale,
-                                          int D, float eps)
+/* Any D; the arguments as above. A thread writes only what it alone reads. */
+template <typename T>
+static __global__ void any_kernel(float *h, T *y, const float *x, const float *w, float scale,
+                                  const float *next_w, int D, float eps)
 {
-    const float *row = x + (size_t)blockIdx.x * D;
-    float factor = row_factor(row, D, eps);
+    size_t row = (size_t)blockIdx.x * D;
+    float sum = 0.0f, factor;
 
+    wait_for_inputs();
+    for (int i = threadIdx.x; i < D; i += BLOCK)
+        sum += x[row + i] * x[row + i];
+    factor = 1.0f / sqrtf(block_sum(sum) / (float)D + eps);
+    sum = 0.0f;
     for (int i = threadIdx.x; i < D; i += BLOCK) {
-        float *to = &h[(size_t)blockIdx.x * D + i];
-        *to = (*to + row[i] * factor * w[i]) * scale;
+        float value = x[row + i] * factor * w[i];
+        if (h != NULL) {
+            value = (h[row + i] + value) * scale;
+            h[row + i] = value;
+            sum += value * value;
+        } else
+            put(&y[row + i], value);
     }
+    if (h == NULL || y == NULL)
+        return;
+    factor = 1.0f / sqrtf(block_sum(sum) / (float)D + eps);
+    for (int i = threadIdx.x; i < D; i += BLOCK)
+        put(&y[row + i], h[row + i] * factor * next_w[i]);
+}
+
+template <typename T>
+static int run(struct device *d, const char *what, float *h, T *y, const float *x, const float *w,
+               float scale, const float *next_w, int rows, int D, float eps, struct error *err)
+{
+    bool held = D % 4 == 0 && D <= 4 * BLOCK * HELD;
+
+    if (rows == 0)
+        return OK;
+    return launch(d, what, err, held ? held_kernel<T> : any_kernel<T>, rows, BLOCK, 0, h, y, x, w,
+                  scale, next_w, D, eps);
 }
 
 int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
                  int T, int D, float eps, struct error *err)
 {
-    if (T == 0)
-        return OK;
+    float *none = NULL;
+
     if (y_type == DTYPE_F32)
-        rmsnorm_kernel<<<T, BLOCK, 0, d->stream>>>((float *)y, x, w, D, eps);
-    else
-        rmsnorm_kernel<<<T, BLOCK, 0, d->stream>>>((__nv_bfloat16 *)y, x, w, D, eps);
-    return launch_result(d, "rmsnorm", err);
+        return run(d, "rmsnorm", none, (float *)y, x, w, 1.0f, none, T, D, eps, err);
+    return run(d, "rmsnorm", none, (__nv_bfloat16 *)y, x, w, 1.0f, none, T, D, eps, err);
 }
 
 int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale, int T,
                      int D, float eps, struct error *err)
 {
-    if (T == 0)
-        return OK;
-    add_rmsnorm_kernel<<<T, BLOCK, 0, d->stream>>>(h, x, w, scale, D, eps);
-    return launch_result(d, "add_rmsnorm", err);
+    float *none = NULL;
+
+    return run(d, "add_rmsnorm", h, none, x, w, scale, none, T, D, eps, err);
+}
+
+int cuda_add_rmsnorm_rmsnorm(struct device *d, float *h, void *y, const float *x, const float *w,
+                             float scale, const float *next_w, int T, int D, float eps,
+                             struct error *err)
+{
+    if (d->act == DTYPE_F32)
+        return run(d, "add_rmsnorm_rmsnorm", h, (float *)y, x, w, scale, next_w, T, D, eps, err);
+    return run(d, "add_rmsnorm_rmsnorm", h, (__nv_bfloat16 *)y, x, w, scale, next_w, T, D, eps,
+               err);
 }

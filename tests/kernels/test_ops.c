@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "kernels/cpu/device.h"
+#include "kernels/random_matrix.h"
 #include "tests/check.h"
 
 #define EXACT      1e-6
@@ -20,7 +21,7 @@ static enum dtype act;
 
 /* ---- memory: all of a case's is released at once ---- */
 
-enum { MAX_HELD = 32 };
+enum { MAX_HELD = 256 };
 static void *host_held[MAX_HELD], *device_held[MAX_HELD];
 static int n_host_held, n_device_held;
 
@@ -110,6 +111,40 @@ static void check_act_close(const char *what, const void *got, const void *want,
     check_close(what, a, b, n, act == DTYPE_F32 ? REORDERED : BF16_STEPS);
 }
 
+/* What goes from a product to the next op: float32, or act. */
+static enum dtype mid(void)
+{
+    return fast->mid_is_act ? act : DTYPE_F32;
+}
+
+static size_t mid_bytes(size_t n)
+{
+    return n * dtype_info(mid())->bytes;
+}
+
+/* A copy on the fast table's device, as mid; x becomes what that holds. */
+static void *mid_on_device(float *x, size_t n)
+{
+    void *encoded = host(mid_bytes(n));
+
+    dtype_encode(encoded, x, mid(), n);
+    dtype_decode(x, encoded, mid(), n);
+    return on_device(encoded, mid_bytes(n));
+}
+
+static float *mid_back(const void *from, size_t n)
+{
+    float *x = host(n * sizeof(float));
+
+    dtype_decode(x, back(from, mid_bytes(n)), mid(), n);
+    return x;
+}
+
+static void check_mid_close(const char *what, const float *got, const float *want, size_t n)
+{
+    check_close(what, got, want, n, mid() == DTYPE_F32 ? REORDERED : BF16_STEPS);
+}
+
 static const int lengths[] = {0, 1, 2, 7, 13, 64, 129, 300};
 enum { N_LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
 #define F32_BYTES(n) ((size_t)(n) * sizeof(float))
@@ -151,7 +186,7 @@ static void embed_matches(void)
 
 static void rmsnorm_matches(void)
 {
-    static const int widths[] = {1, 5, 48, 128, 640, 650};
+    static const int widths[] = {1, 5, 48, 128, 640, 650, 3840, 4100};
 
     for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
         for (int j = 0; j < N_LENGTHS; j++) {
@@ -169,6 +204,16 @@ static void rmsnorm_matches(void)
                                        &err));
             CHECK_OK(loops->add_rmsnorm(loops_device, h, x, w, scale, T, D, 1e-6f, &err));
             check_close("add_rmsnorm", back(h_there, F32_BYTES(n)), h, n, REORDERED);
+            if (fast->add_rmsnorm_rmsnorm != NULL) {
+                float *next_w = random_floats((size_t)D, 22);
+                CHECK_OK(fast->add_rmsnorm_rmsnorm(fast_device, h_there, y_there, x_there, w_there,
+                                                   scale, on_device(next_w, F32_BYTES(D)), T, D,
+                                                   1e-6f, &err));
+                CHECK_OK(loops->add_rmsnorm(loops_device, h, x, w, scale, T, D, 1e-6f, &err));
+                CHECK_OK(loops->rmsnorm(loops_device, want, act, h, next_w, T, D, 1e-6f, &err));
+                check_close("sum", back(h_there, F32_BYTES(n)), h, n, REORDERED);
+                check_act_close("norm of the sum", back(y_there, act_bytes(n)), want, n);
+            }
             /* in place */
             CHECK_OK(fast->rmsnorm(fast_device, x_there, DTYPE_F32, x_there, w_there, T, D, 1e-6f,
                                    &err));
@@ -214,20 +259,47 @@ static void matmul_matches(void)
             float *w = random_floats((size_t)N * K, 4), *want = host(F32_BYTES(n));
             void *x = random_act((size_t)T * K, 5);
             void *x_there = on_device(x, act_bytes((size_t)T * K));
-            float *y_there = on_device(want, F32_BYTES(n));
+            void *y_there = on_device(want, F32_BYTES(n));
+            float *bias = j % 2 == 0 ? NULL : random_floats((size_t)N, 21);
+            void *bias_there = bias == NULL ? NULL : mid_on_device(bias, (size_t)N);
             struct matrix_part parts[] = {{w, DTYPE_F32, first},
                                           {w + (size_t)first * K, DTYPE_F32, N - first}};
             struct matrix *a, *b;
             CHECK_OK(fast->matrix_load(fast_device, &a, parts, 2, K, &err));
             CHECK_OK(loops->matrix_load(loops_device, &b, parts, 2, K, &err));
             CHECK(fast->matrix_bytes(a) >= act_bytes((size_t)N * K));
-            CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, T, &err));
-            CHECK_OK(loops->matmul(loops_device, want, x, b, T, &err));
-            check_close("matmul", back(y_there, F32_BYTES(n)), want, n, REORDERED);
+            CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, bias_there, T, &err));
+            CHECK_OK(loops->matmul(loops_device, want, x, b, bias, T, &err));
+            check_mid_close("matmul", mid_back(y_there, n), want, n);
+            if (fast->matmul_gelu != NULL) {
+                void *y = host(act_bytes(n));
+                CHECK_OK(fast->matmul_gelu(fast_device, y_there, x_there, a, bias_there, T, &err));
+                CHECK_OK(loops->gelu(loops_device, y, want, T, N, &err));
+                check_act_close("matmul_gelu", back(y_there, act_bytes(n)), y, n);
+            }
             fast->matrix_free(fast_device, a);
             loops->matrix_free(loops_device, b);
             release_case();
         }
+}
+
+/* The same numbers, wherever they are made. */
+static void random_matrices_match(void)
+{
+    enum { N = 129, K = 96, T = 5 };
+    float *want = host(F32_BYTES(T * N)), *y_there = on_device(want, F32_BYTES(T * N));
+    void *x = random_act((size_t)T * K, 5), *x_there = on_device(x, act_bytes((size_t)T * K));
+    struct matrix *a, *b;
+
+    CHECK_OK(random_matrix_create(fast, fast_device, &a, N, K, 0.3f, 7, &err));
+    CHECK_OK(random_matrix_create(loops, loops_device, &b, N, K, 0.3f, 7, &err));
+    CHECK_OK(fast->linear(fast_device, y_there, x_there, a, NULL, false, T, &err));
+    CHECK_OK(loops->linear(loops_device, want, x, b, NULL, false, T, &err));
+    check_close("random", back(y_there, F32_BYTES(T * N)), want, T * N, REORDERED);
+    CHECK(want[0] != 0.0f && want[0] != want[1]);
+    fast->matrix_free(fast_device, a);
+    loops->matrix_free(loops_device, b);
+    release_case();
 }
 
 /* linear with and without a bias, stored and added. */
@@ -263,6 +335,52 @@ static void linear_matches(void)
             }
 }
 
+/* Few rows times a matrix of several blocks, none of them whole: a path of its own on some GPUs. */
+static void few_rows_match(void)
+{
+    enum { N = 1028, K = 1160, GEGLU_ROWS = 768 };
+    static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128, 130};
+    float *w = random_floats((size_t)N * K, 4);
+    struct matrix_part part = {w, DTYPE_F32, N}, part2 = {w, DTYPE_F32, GEGLU_ROWS};
+    struct matrix *a, *b, *a2, *b2;
+
+    if (fast->is_host) /* one path for all, which the other tests have */
+        return release_case();
+    CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, &err));
+    CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
+    CHECK_OK(fast->matrix_load(fast_device, &a2, &part2, 1, K, &err));
+    CHECK_OK(loops->matrix_load(loops_device, &b2, &part2, 1, K, &err));
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        int T = rows[i];
+        size_t n = (size_t)T * N;
+        float *y = random_floats(n, 20), *want = host(F32_BYTES(n));
+        float *bias = random_floats(N, 21), *y_there = on_device(y, F32_BYTES(n));
+        void *x = random_act((size_t)T * K, 5), *bias_there = mid_on_device(bias, N);
+        void *x_there = on_device(x, act_bytes((size_t)T * K));
+        CHECK_OK(fast->linear(fast_device, y_there, x_there, a, on_device(bias, F32_BYTES(N)), true,
+                              T, &err));
+        CHECK_OK(loops->linear(loops_device, y, x, b, bias, true, T, &err));
+        check_close("added", back(y_there, F32_BYTES(n)), y, n, REORDERED);
+        CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, bias_there, T, &err));
+        CHECK_OK(loops->matmul(loops_device, want, x, b, bias, T, &err));
+        check_mid_close("stored", mid_back(y_there, n), want, n);
+        if (fast->matmul_geglu != NULL) {
+            int F = GEGLU_ROWS / 2;
+            void *gu = on_device(y, F32_BYTES((size_t)T * 2 * F));
+            void *made = host(act_bytes((size_t)T * F));
+            CHECK_OK(fast->matmul_geglu(fast_device, y_there, x_there, a2, gu, T, &err));
+            CHECK_OK(loops->matmul(loops_device, want, x, b2, NULL, T, &err));
+            CHECK_OK(loops->geglu(loops_device, made, want, T, F, &err));
+            check_act_close("geglu", back(y_there, act_bytes((size_t)T * F)), made, (size_t)T * F);
+        }
+    }
+    fast->matrix_free(fast_device, a);
+    loops->matrix_free(loops_device, b);
+    fast->matrix_free(fast_device, a2);
+    loops->matrix_free(loops_device, b2);
+    release_case();
+}
+
 /* A row of a product does not depend on how many there are: on a CPU not by a bit. (cuBLASLt picks
  * another kernel for another T.) */
 static void matmul_rows_are_independent(void)
@@ -271,29 +389,32 @@ static void matmul_rows_are_independent(void)
     float *w = random_floats((size_t)N * K, 6), *zeros = host(F32_BYTES(T * N)), *all;
     void *x = random_act((size_t)T * K, 7);
     void *x_there = on_device(x, act_bytes((size_t)T * K));
-    float *y_there = on_device(zeros, F32_BYTES(T * N));
+    void *y_there = on_device(zeros, F32_BYTES(T * N));
     struct matrix_part part = {w, DTYPE_F32, N};
     struct matrix *m;
 
     CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, &err));
-    CHECK_OK(fast->matmul(fast_device, y_there, x_there, m, T, &err));
-    all = back(y_there, F32_BYTES(T * N));
+    CHECK_OK(fast->matmul(fast_device, y_there, x_there, m, NULL, T, &err));
+    all = mid_back(y_there, (size_t)T * N);
     for (int t = 0; t < T; t += 9) { /* one, and as many as follow in a short batch */
         const char *row = (const char *)x_there + act_bytes((size_t)t * K);
-        float *one = host(F32_BYTES(N));
-        CHECK_OK(fast->matmul(fast_device, y_there, row, m, 1, &err));
-        CHECK_OK(fast->download(fast_device, one, y_there, F32_BYTES(N), &err));
+        float *one;
+        CHECK_OK(fast->matmul(fast_device, y_there, row, m, NULL, 1, &err));
+        one = mid_back(y_there, N);
         if (fast->is_host)
             CHECK(memcmp(one, all + (size_t)t * N, F32_BYTES(N)) == 0);
         else
-            check_close("row", one, all + (size_t)t * N, N, EXACT);
+            check_close("row", one, all + (size_t)t * N, N,
+                        mid() == DTYPE_F32 ? EXACT : BF16_STEPS);
+        free(host_held[--n_host_held]); /* both of mid_back() */
         free(host_held[--n_host_held]);
     }
     fast->matrix_free(fast_device, m);
     release_case();
 }
 
-static const int heads[][3] = {{4, 1, 256}, {4, 2, 64}, {3, 3, 6}, {2, 1, 32}, {1, 1, 512}};
+static const int heads[][3] = {{4, 1, 256}, {4, 2, 64},  {3, 3, 6},
+                               {2, 1, 32},  {1, 1, 512}, {2, 2, 128}};
 enum { N_HEADS = sizeof(heads) / sizeof(heads[0]) };
 
 static void qk_norm_rope_matches(void)
@@ -311,7 +432,7 @@ static void qk_norm_rope_matches(void)
             bool norm_v = j % 2 == 0;
             for (int t = 0; t < T; t++)
                 positions[t] = (t * 7) % POSITIONS;
-            float *there = on_device(qkv, F32_BYTES(n));
+            void *there = mid_on_device(qkv, n);
             CHECK_OK(fast->qk_norm_rope(
                 fast_device, there, on_device(q_w, F32_BYTES(E)), on_device(k_w, F32_BYTES(E)),
                 on_device(cos, F32_BYTES(n_angles)), on_device(sin, F32_BYTES(n_angles)),
@@ -319,7 +440,7 @@ static void qk_norm_rope_matches(void)
                 &err));
             CHECK_OK(loops->qk_norm_rope(loops_device, qkv, q_w, k_w, cos, sin, positions, T, H, K,
                                          E, 1e-6f, norm_v, &err));
-            check_close("qk_norm_rope", back(there, F32_BYTES(n)), qkv, n, REORDERED);
+            check_mid_close("qk_norm_rope", mid_back(there, n), qkv, n);
             release_case();
         }
 }
@@ -334,22 +455,23 @@ static void values_are_normed_when_asked(void)
     for (int e = 0; e < E; e++)
         ones[e] = 1.0f;
     for (int norm_v = 0; norm_v < 2; norm_v++) {
-        float *qkv = random_floats(T * STRIDE, 8), *there = on_device(qkv, F32_BYTES(T * STRIDE));
+        float *qkv = random_floats(T * STRIDE, 8);
+        void *there = mid_on_device(qkv, T * STRIDE);
         const float *got;
         CHECK_OK(fast->qk_norm_rope(
             fast_device, there, on_device(ones, F32_BYTES(E)), on_device(ones, F32_BYTES(E)),
             on_device(ones, F32_BYTES(E)), on_device(zeros, F32_BYTES(E)),
             on_device(positions, T * sizeof(int32_t)), T, H, K, E, 0.5f, norm_v == 1, &err));
-        got = back(there, F32_BYTES(T * STRIDE));
+        got = mid_back(there, T * STRIDE);
         for (int head = 0; head < T * (H + 2 * K); head++) {
             const float *x = qkv + (size_t)head * E, *y = got + (size_t)head * E;
             bool is_value = head % (H + 2 * K) >= H + K;
-            double sum = 0.0;
+            double sum = 0.0, step = mid() == DTYPE_F32 ? 1e-5 : BF16_STEPS;
             for (int e = 0; e < E; e++)
                 sum += (double)x[e] * (double)x[e];
             for (int e = 0; e < E; e++) {
                 double want = (double)x[e] / sqrt(sum / E + 0.5);
-                if (is_value && norm_v == 0 ? y[e] != x[e] : fabs((double)y[e] - want) > 1e-5)
+                if (is_value && norm_v == 0 ? y[e] != x[e] : fabs((double)y[e] - want) > step)
                     CHECK_FAIL("norm_v %d, head %d: got %.9g from %.9g", norm_v, head, (double)y[e],
                                (double)x[e]);
             }
@@ -375,7 +497,7 @@ static void attention_matches(void)
                 float scale = 6.0f / sqrtf((float)E), *qkv = random_floats(n_in, 13);
                 void *want = host(act_bytes(n)), *o_there = on_device(want, act_bytes(n));
                 /* scores of some units: far from flat, and themselves rounded to 1e-6 */
-                CHECK_OK(fast->attention(fast_device, o_there, on_device(qkv, F32_BYTES(n_in)),
+                CHECK_OK(fast->attention(fast_device, o_there, mid_on_device(qkv, n_in),
                                          on_device(packs[p], sizeof(packs[p])), B, T, H, K, E,
                                          scale, windows[j], &err));
                 CHECK_OK(loops->attention(loops_device, want, qkv, packs[p], B, T, H, K, E, scale,
@@ -397,8 +519,7 @@ static void geglu_matches(void)
             void *want = host(act_bytes(n)), *y_there = on_device(want, act_bytes(n));
             for (size_t x = 0; x < 2 * n; x++) /* to the ends of the exponential's range */
                 gu[x] *= x % 3 == 0 ? 40.0f : 3.0f;
-            CHECK_OK(
-                fast->geglu(fast_device, y_there, on_device(gu, F32_BYTES(2 * n)), T, F, &err));
+            CHECK_OK(fast->geglu(fast_device, y_there, mid_on_device(gu, 2 * n), T, F, &err));
             CHECK_OK(loops->geglu(loops_device, want, gu, T, F, &err));
             check_act_close("geglu", back(y_there, act_bytes(n)), want, n);
             release_case();
@@ -417,7 +538,7 @@ static void gelu_matches(void)
             void *want = host(act_bytes(n)), *y_there = on_device(want, act_bytes(n));
             for (size_t k = 0; k < n; k++) /* to the ends of the exponential's range */
                 x[k] *= k % 3 == 0 ? 40.0f : 3.0f;
-            CHECK_OK(fast->gelu(fast_device, y_there, on_device(x, F32_BYTES(n)), T, F, &err));
+            CHECK_OK(fast->gelu(fast_device, y_there, mid_on_device(x, n), T, F, &err));
             CHECK_OK(loops->gelu(loops_device, want, x, T, F, &err));
             check_act_close("gelu", back(y_there, act_bytes(n)), want, n);
             release_case();
@@ -482,7 +603,8 @@ static void fill_rows_matches(void)
 }
 
 /* heads, width of a head, and rows of a block, of connectors */
-static const int blocks[][3] = {{3, 64, 64}, {2, 32, 100}, {1, 512, 7}, {3, 6, 33}, {5, 128, 1}};
+static const int blocks[][3] = {{3, 64, 64}, {2, 32, 100},  {1, 512, 7},  {3, 6, 33},
+                                {5, 128, 1}, {8, 128, 130}, {8, 64, 256}, {8, 128, 128}};
 enum { N_BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };
 
 static void wide_qk_norm_rope_matches(void)
@@ -494,14 +616,15 @@ static void wide_qk_norm_rope_matches(void)
             size_t n = (size_t)T * stride, n_angles = (size_t)P * W / 2;
             float *qkv = random_floats(n, 8), *q_w = random_floats((size_t)W, 9);
             float *k_w = random_floats((size_t)W, 10), *cos = random_floats(n_angles, 11);
-            float *sin = random_floats(n_angles, 12), *there = on_device(qkv, F32_BYTES(n));
+            float *sin = random_floats(n_angles, 12);
+            void *there = mid_on_device(qkv, n);
             CHECK_OK(fast->wide_qk_norm_rope(
                 fast_device, there, on_device(q_w, F32_BYTES(W)), on_device(k_w, F32_BYTES(W)),
                 on_device(cos, F32_BYTES(n_angles)), on_device(sin, F32_BYTES(n_angles)), T, P, H,
                 E, stride, kind >= 2, 1e-6f, &err));
             CHECK_OK(loops->wide_qk_norm_rope(loops_device, qkv, q_w, k_w, cos, sin, T, P, H, E,
                                               stride, kind >= 2, 1e-6f, &err));
-            check_close("wide_qk_norm_rope", back(there, F32_BYTES(n)), qkv, n, REORDERED);
+            check_mid_close("wide_qk_norm_rope", mid_back(there, n), qkv, n);
             release_case();
         }
 }
@@ -514,8 +637,8 @@ static void full_attention_matches(void)
             size_t n_in = (size_t)T * (3 * H * E + gated * H), n = (size_t)T * H * E;
             float scale = 6.0f / sqrtf((float)E), *qkvg = random_floats(n_in, 13);
             void *want = host(act_bytes(n)), *o_there = on_device(want, act_bytes(n));
-            CHECK_OK(fast->full_attention(fast_device, o_there, on_device(qkvg, F32_BYTES(n_in)), T,
-                                          P, H, E, scale, gated, &err));
+            CHECK_OK(fast->full_attention(fast_device, o_there, mid_on_device(qkvg, n_in), T, P, H,
+                                          E, scale, gated, &err));
             CHECK_OK(
                 loops->full_attention(loops_device, want, qkvg, T, P, H, E, scale, gated, &err));
             check_act_close("full_attention", back(o_there, act_bytes(n)), want, n);
@@ -553,7 +676,9 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     RUN(rmsnorm_matches);
     RUN(the_sum_is_scaled);
     RUN(matmul_matches);
+    RUN(random_matrices_match);
     RUN(linear_matches);
+    RUN(few_rows_match);
     RUN(matmul_rows_are_independent);
     RUN(qk_norm_rope_matches);
     RUN(values_are_normed_when_asked);

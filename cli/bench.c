@@ -1,0 +1,230 @@
+/* bench.c - prompt-encoder bench: how long prompts take on this machine, beside the least they
+ * could.
+ *
+ * Times are from ids to results in the device's memory. The floor of a stage is the larger of its
+ * weights' bytes over the memory's rate and its operations over the product's rate, both measured
+ * on the device in the same run; stages add up. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "cli/commands.h"
+#include "engine/engine.h"
+#include "engine/engine_settings.h"
+
+enum { MAX_PROMPTS = 32, BATCH_TOKENS = 4096, MIN_RUNS = 5 };
+
+struct settings {
+    struct engine_settings engine;
+    const char *ltx;
+    int64_t runs;
+    bool json;
+};
+
+#define FIELD(name) offsetof(struct settings, name)
+static const struct option options[] = {
+    ENGINE_OPTIONS(FIELD(engine)),
+    {"ltx", 0, "PE_LTX", OPT_TEXT, FIELD(ltx), NULL, 0, 0, "PATH", "LTX checkpoint"},
+    {"runs", 0, NULL, OPT_INT, FIELD(runs), "50", MIN_RUNS, 10000, "N", "times each is measured"},
+    {"json", 0, NULL, OPT_BOOL, FIELD(json), NULL, 0, 0, NULL,
+     "one JSON object instead of a table"},
+    {0},
+};
+
+static const struct program program = {
+    .name = "prompt-encoder bench",
+    .usage = "--model PATH [--ltx PATH] [options]",
+    .about = "Measures how long prompts take, up to results in the device's memory, and the least\n"
+             "that this device could take. Without model files: --model random:gemma-3-12b\n"
+             "--ltx random:ltx-2.3.",
+    .options = options,
+};
+
+/* A long positive prompt and a usual negative one; then as people mix them. */
+static const struct scene {
+    const char *name;
+    bool hidden_states; /* no further than Gemma */
+    int n;
+    int tokens[MAX_PROMPTS];
+} scenes[] = {
+    {"gemma alone, 1 prompt", true, 1, {61}},
+    {"1 prompt", false, 1, {61}},
+    {"pair", false, 2, {61, 30}},
+    {"8 prompts", false, 8, {61, 30, 61, 30, 61, 30, 61, 30}},
+    {"32 prompts", false, 32, {61, 30, 12, 79, 61, 30, 24, 67, 61, 30, 8, 83, 61, 30, 40, 51,
+                               61, 30, 19, 72, 61, 30, 33, 58, 61, 30, 5, 86, 61, 30, 91, 1}},
+};
+enum { N_SCENES = sizeof(scenes) / sizeof(scenes[0]) };
+
+struct outcome {
+    double median_ms, p10_ms, p90_ms, p99_ms, min_ms, max_ms;
+    double floor_ms; /* 0: not known */
+};
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double stage_ms(struct engine_stage_work work, double bytes_per_s, double operations_per_s)
+{
+    double reading = work.bytes / bytes_per_s, computing = work.operations / operations_per_s;
+
+    return 1e3 * (reading > computing ? reading : computing);
+}
+
+static double floor_ms(const struct engine *engine, const struct scene *scene, double bytes_per_s,
+                       double operations_per_s)
+{
+    struct engine_work work = engine_work(engine, scene->tokens, scene->n);
+    double ms;
+
+    if (bytes_per_s == 0.0)
+        return 0.0;
+    ms = stage_ms(work.gemma, bytes_per_s, operations_per_s);
+    if (!scene->hidden_states)
+        ms += stage_ms(work.extractor, bytes_per_s, operations_per_s) +
+              stage_ms(work.connectors, bytes_per_s, operations_per_s);
+    return ms;
+}
+
+/* `ms` [runs] is scratch. */
+static int measure(struct outcome *out, struct engine *engine, const struct scene *scene,
+                   double *ms, int runs, struct error *err)
+{
+    const struct engine_info *info = engine_info(engine);
+    int last = info->n_layers;
+    struct engine_request request = {.level = ENGINE_EMBEDDINGS, .dtype = DTYPE_BF16};
+    struct engine_prompt prompts[MAX_PROMPTS];
+    int32_t ids[MAX_PROMPTS][ENGINE_MAX_TOKENS];
+    int rc;
+
+    if (scene->hidden_states || info->extractor == 0)
+        request = (struct engine_request){.layers = &last, .n_layers = 1, .dtype = DTYPE_BF16};
+    for (int i = 0; i < scene->n; i++) {
+        for (int t = 0; t < scene->tokens[i]; t++)
+            ids[i][t] = (2 + 7919 * (t + 131 * i)) % info->vocabulary;
+        prompts[i] = (struct engine_prompt){ids[i], scene->tokens[i], &request};
+    }
+    for (int run = -MIN_RUNS; run < runs; run++) { /* the first few to warm up */
+        int64_t start = clock_now_ns();
+        if ((rc = engine_compute(engine, prompts, scene->n, err)) != OK)
+            return rc;
+        if (run >= 0)
+            ms[run] = clock_ms_since(start);
+    }
+    qsort(ms, (size_t)runs, sizeof(*ms), by_value);
+    *out = (struct outcome){.median_ms = ms[runs / 2],
+                            .p10_ms = ms[runs / 10],
+                            .p90_ms = ms[runs * 9 / 10],
+                            .p99_ms = ms[runs * 99 / 100],
+                            .min_ms = ms[0],
+                            .max_ms = ms[runs - 1]};
+    return OK;
+}
+
+static void print_table(const struct settings *s, const struct engine_info *info,
+                        const struct outcome *outcomes, double bytes_per_s, double operations_per_s)
+{
+    printf("%s, %s, %s; %s\n", s->engine.model, s->ltx != NULL ? s->ltx : "no LTX checkpoint",
+           engine_settings_compute(&s->engine), info->backend);
+    if (bytes_per_s > 0.0)
+        printf("this device reads %.2f TB/s and multiplies at %.0f TFLOP/s\n", bytes_per_s / 1e12,
+               operations_per_s / 1e12);
+    printf("%-22s %6s %9s %9s %9s %9s %9s %6s\n", "", "tokens", "median ms", "p10", "p90",
+           "prompts/s", "floor ms", "ratio");
+    for (int i = 0; i < N_SCENES; i++) {
+        const struct outcome *o = &outcomes[i];
+        int tokens = 0;
+        for (int k = 0; k < scenes[i].n; k++)
+            tokens += scenes[i].tokens[k];
+        printf("%-22s %6d %9.3f %9.3f %9.3f %9.1f", scenes[i].name, tokens, o->median_ms, o->p10_ms,
+               o->p90_ms, 1e3 * scenes[i].n / o->median_ms);
+        if (o->floor_ms > 0.0)
+            printf(" %9.3f %6.2f", o->floor_ms, o->median_ms / o->floor_ms);
+        printf("\n");
+    }
+}
+
+static int print_json(const struct settings *s, const struct engine_info *info,
+                      const struct outcome *outcomes, double bytes_per_s, double operations_per_s,
+                      struct error *err)
+{
+    json_t *root, *list = json_array();
+    int rc = OK;
+
+    for (int i = 0; i < N_SCENES; i++) {
+        const struct outcome *o = &outcomes[i];
+        json_t *tokens = json_array();
+        for (int k = 0; k < scenes[i].n; k++)
+            json_array_append_new(tokens, json_integer(scenes[i].tokens[k]));
+        json_array_append_new(
+            list,
+            json_pack("{s:s, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "name", scenes[i].name,
+                      "tokens", tokens, "median_ms", o->median_ms, "p10_ms", o->p10_ms, "p90_ms",
+                      o->p90_ms, "p99_ms", o->p99_ms, "min_ms", o->min_ms, "max_ms", o->max_ms,
+                      "prompts_per_s", 1e3 * scenes[i].n / o->median_ms, "floor_ms", o->floor_ms));
+    }
+    root = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:f, s:f, s:o}", "model", s->engine.model, "ltx",
+                     s->ltx, "compute", engine_settings_compute(&s->engine), "backend",
+                     info->backend, "runs", (json_int_t)s->runs, "bytes_per_s", bytes_per_s,
+                     "operations_per_s", operations_per_s, "scenes", list);
+    if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(1)) != 0)
+        rc = error_set(err, ERR_MEM, "bench: no memory for the result");
+    printf("\n");
+    json_decref(root);
+    return rc;
+}
+
+int command_bench(int argc, char **argv, struct error *err)
+{
+    struct settings settings = {0};
+    struct engine_options engine_options;
+    struct outcome outcomes[N_SCENES];
+    struct engine *engine = NULL;
+    double bytes_per_s, operations_per_s, *ms = NULL;
+    int n_rest, rc;
+    bool help;
+
+    if ((rc = options_parse(&program, &settings, argc, argv, &n_rest, &help, err)) != OK)
+        goto out;
+    if (help) {
+        options_help(&program, stdout);
+        goto out;
+    }
+    if (n_rest > 0) {
+        rc = error_set(err, ERR_INPUT, "bench takes no '%s'", argv[1]);
+        goto out;
+    }
+    if (settings.engine.model == NULL) {
+        rc = error_set(err, ERR_INPUT, "no model: give --model PATH or random:gemma-3-12b");
+        goto out;
+    }
+    if ((ms = calloc((size_t)settings.runs, sizeof(*ms))) == NULL) {
+        rc = error_set(err, ERR_MEM, "bench: no memory for %d runs", (int)settings.runs);
+        goto out;
+    }
+    engine_options = engine_settings_options(&settings.engine);
+    engine_options.ltx[0] = settings.ltx;
+    engine_options.max_batch_tokens = BATCH_TOKENS;
+    if ((rc = engine_open(&engine, &engine_options, err)) != OK ||
+        (rc = engine_measure(engine, &bytes_per_s, &operations_per_s, err)) != OK)
+        goto out;
+    for (int i = 0; i < N_SCENES; i++) {
+        if ((rc = measure(&outcomes[i], engine, &scenes[i], ms, (int)settings.runs, err)) != OK)
+            goto out;
+        outcomes[i].floor_ms = floor_ms(engine, &scenes[i], bytes_per_s, operations_per_s);
+    }
+    if (settings.json)
+        rc = print_json(&settings, engine_info(engine), outcomes, bytes_per_s, operations_per_s,
+                        err);
+    else
+        print_table(&settings, engine_info(engine), outcomes, bytes_per_s, operations_per_s);
+out:
+    engine_close(engine);
+    free(ms);
+    return rc;
+}
