@@ -1,6 +1,8 @@
 /* device.h - what the files of the CPU backend share: the device, its weights, and the entries of
  * the ops table (see ops.h for what each means). Private to kernels/cpu/. */
 #pragma once
+#include <string.h>
+
 #include "kernels/cpu/pool.h"
 #include "kernels/matrix_parts.h"
 #include "kernels/ops.h"
@@ -39,6 +41,10 @@ static inline void store_act(void *y, enum dtype type, size_t i, float value)
 /* Stores n numbers of a product's row, with what `linear` adds to them. */
 static inline void store_row(float *y, const float *sums, const float *bias, bool add, int n)
 {
+    if (bias == NULL && !add) {
+        memcpy(y, sums, (size_t)n * sizeof(*y));
+        return;
+    }
     for (int i = 0; i < n; i++) {
         float value = bias != NULL ? sums[i] + bias[i] : sums[i];
         y[i] = add ? y[i] + value : value;

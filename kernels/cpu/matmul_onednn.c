@@ -34,12 +34,15 @@ enum { PANEL = 128, TILE = 128, ALIGN = 64 };
         }                                                                                          \
     } while (0)
 
+enum { ARGS = 4 }; /* of a product: x, w, y, scratch */
+
 /* A compiled product of x [M, K] and a panel [N, K]. */
 struct plan {
     struct plan *next; /* in its bucket */
     int M, N, K;
     dnnl_primitive_t primitive;
-    dnnl_memory_desc_t x, w, y, scratch;
+    dnnl_exec_arg_t *args; /* [n_threads, ARGS]; a task sets where each memory is */
+    int n_args;
     size_t scratch_bytes;
 };
 
@@ -58,6 +61,18 @@ struct matmul_plans {
 static dnnl_data_type_t dnnl_type(enum dtype type)
 {
     return type == DTYPE_F32 ? dnnl_f32 : dnnl_bf16;
+}
+
+static void plan_free(struct plan *plan)
+{
+    if (plan == NULL)
+        return;
+    for (int i = 0; i < plan->n_args; i++)
+        dnnl_memory_destroy(plan->args[i].memory);
+    if (plan->primitive != NULL)
+        dnnl_primitive_destroy(plan->primitive);
+    free(plan->args);
+    free(plan);
 }
 
 static size_t round_up(size_t n, size_t to)
@@ -97,8 +112,7 @@ static void onednn_close(struct device *d)
         for (int i = 0; i < BUCKETS; i++)
             for (struct plan *plan = p->buckets[i]; plan != NULL;) {
                 struct plan *next = plan->next;
-                dnnl_primitive_destroy(plan->primitive);
-                free(plan);
+                plan_free(plan);
                 plan = next;
             }
         for (int i = 0; p->streams != NULL && i < pool_n_threads(d->pool); i++)
@@ -285,30 +299,43 @@ out:
 static int plan_create(struct plan **out, const struct device *d, int M, int N, int K,
                        struct error *err)
 {
+    static const int names[ARGS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
+                                    DNNL_ARG_SCRATCHPAD};
     dnnl_dims_t x_dims = {M, K}, y_dims = {M, N};
+    dnnl_memory_desc_t layouts[ARGS]; /* x, w, y, scratch */
     dnnl_primitive_desc_t pd = NULL;
     dnnl_primitive_attr_t attr = NULL;
+    dnnl_engine_t engine = d->plans->engine;
     dnnl_matmul_desc_t desc;
     struct plan *plan;
-    int rc;
+    int n_args = ARGS * pool_n_threads(d->pool), rc;
 
     *out = NULL;
-    if ((plan = calloc(1, sizeof(*plan))) == NULL)
-        return error_set(err, ERR_MEM, "cpu: no memory for a matmul plan");
+    if ((plan = calloc(1, sizeof(*plan))) == NULL ||
+        (plan->args = calloc((size_t)n_args, sizeof(*plan->args))) == NULL) {
+        rc = error_set(err, ERR_MEM, "cpu: no memory for a matmul plan");
+        goto out;
+    }
     plan->M = M;
     plan->N = N;
     plan->K = K;
-    if ((rc = packed_layout(&plan->w, d->plans->engine, d->act, N, K, err)) != OK)
+    if ((rc = packed_layout(&layouts[1], engine, d->act, N, K, err)) != OK)
         goto out;
-    DNNL_TRY(dnnl_memory_desc_init_by_tag(&plan->x, 2, x_dims, dnnl_type(d->act), dnnl_ab));
-    DNNL_TRY(dnnl_memory_desc_init_by_tag(&plan->y, 2, y_dims, dnnl_f32, dnnl_ab));
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&layouts[0], 2, x_dims, dnnl_type(d->act), dnnl_ab));
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&layouts[2], 2, y_dims, dnnl_f32, dnnl_ab));
     DNNL_TRY(dnnl_primitive_attr_create(&attr));
     DNNL_TRY(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
-    DNNL_TRY(dnnl_matmul_desc_init(&desc, &plan->x, &plan->w, NULL, &plan->y));
-    DNNL_TRY(dnnl_primitive_desc_create(&pd, &desc, attr, d->plans->engine, NULL));
-    plan->scratch = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    plan->scratch_bytes = dnnl_memory_desc_get_size(&plan->scratch);
+    DNNL_TRY(dnnl_matmul_desc_init(&desc, &layouts[0], &layouts[1], NULL, &layouts[2]));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL));
+    layouts[3] = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    plan->scratch_bytes = dnnl_memory_desc_get_size(&layouts[3]);
     DNNL_TRY(dnnl_primitive_create(&plan->primitive, pd));
+    for (; plan->n_args < n_args; plan->n_args++) {
+        dnnl_exec_arg_t *arg = &plan->args[plan->n_args];
+        arg->arg = names[plan->n_args % ARGS];
+        DNNL_TRY(dnnl_memory_create(&arg->memory, &layouts[plan->n_args % ARGS], engine,
+                                    DNNL_MEMORY_NONE));
+    }
     *out = plan;
     plan = NULL;
 out:
@@ -316,7 +343,7 @@ out:
         dnnl_primitive_desc_destroy(pd);
     if (attr != NULL)
         dnnl_primitive_attr_destroy(attr);
-    free(plan);
+    plan_free(plan);
     return rc;
 }
 
@@ -381,27 +408,19 @@ static int matmul_tile(const struct matmul_args *a, int index, int thread, struc
         const char *read_only;
         void *address;
     } x = {a->x + (size_t)tile * TILE * x_row}; /* oneDNN's handles take no const */
-    dnnl_memory_t memory[4] = {NULL};
-    dnnl_exec_arg_t args[4];
+    const dnnl_exec_arg_t *args = plan->args + (size_t)thread * ARGS;
 
     omp_set_num_threads(1);
-    DNNL_TRY(dnnl_memory_create(&memory[0], &plan->x, p->engine, x.address));
-    DNNL_TRY(dnnl_memory_create(&memory[1], &plan->w, p->engine,
-                                (char *)a->w->data + panel * panel_bytes(a->w)));
-    DNNL_TRY(dnnl_memory_create(&memory[2], &plan->y, p->engine, result));
-    DNNL_TRY(dnnl_memory_create(&memory[3], &plan->scratch, p->engine, p->scratch[thread]));
-    args[0] = (dnnl_exec_arg_t){DNNL_ARG_SRC, memory[0]};
-    args[1] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, memory[1]};
-    args[2] = (dnnl_exec_arg_t){DNNL_ARG_DST, memory[2]};
-    args[3] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, memory[3]};
-    DNNL_TRY(dnnl_primitive_execute(plan->primitive, p->streams[thread], 4, args));
+    DNNL_TRY(dnnl_memory_set_data_handle(args[0].memory, x.address));
+    DNNL_TRY(dnnl_memory_set_data_handle(args[1].memory,
+                                         (char *)a->w->data + panel * panel_bytes(a->w)));
+    DNNL_TRY(dnnl_memory_set_data_handle(args[2].memory, result));
+    DNNL_TRY(dnnl_memory_set_data_handle(args[3].memory, p->scratch[thread]));
+    DNNL_TRY(dnnl_primitive_execute(plan->primitive, p->streams[thread], ARGS, args));
     DNNL_TRY(dnnl_stream_wait(p->streams[thread]));
     for (int m = 0; m < plan->M; m++)
         store_row(y + (size_t)m * a->w->N, result + (size_t)m * plan->N, bias, a->add, plan->N);
 out:
-    for (int i = 0; i < 4; i++)
-        if (memory[i] != NULL)
-            dnnl_memory_destroy(memory[i]);
     return rc;
 }
 

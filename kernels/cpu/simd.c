@@ -371,10 +371,10 @@ static int simd_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w,
  * once, so neither a score nor the softmax needs a sum or a maximum across lanes. */
 
 enum {
-    ROWS = 16,
+    ROWS = W == 16 ? 32 : 16,
     COLS = 64,
     ROW_VECS = ROWS / W,
-    SCORE_COLS = W / 2,          /* keys of a tile: with ROW_VECS, 8 sums */
+    SCORE_COLS = W / 2,          /* keys of a tile: ROW_VECS times as many sums */
     VALUE_ROWS = W == 16 ? 8 : 4 /* rows of a tile, of 2 vectors each */
 };
 
@@ -398,10 +398,10 @@ static void score_tile(float scores[COLS][ROWS], float q[OPS_MAX_HEAD][ROWS], co
     vec sums[SCORE_COLS][ROW_VECS] = {0};
 
     for (int e = 0; e < E; e++)
-        for (int v = 0; v < ROW_VECS; v++) {
-            vec rows = load(q[e] + v * W);
-            for (int j = 0; j < SCORE_COLS; j++)
-                sums[j][v] += rows * k[c + j][e];
+        for (int j = 0; j < SCORE_COLS; j++) {
+            vec key = splat(k[c + j][e]);
+            for (int v = 0; v < ROW_VECS; v++)
+                sums[j][v] += load(q[e] + v * W) * key;
         }
     for (int j = 0; j < SCORE_COLS; j++)
         for (int v = 0; v < ROW_VECS; v++)

@@ -13,8 +13,11 @@ What each computes, for prompts of token ids:
                 weights in float32 or bfloat16. All prompts of a call are of one length, so it
                 never pads: its best case.
   llama.cpp     the last hidden state alone (embeddings without pooling, causal), in float32, from
-                the weights as they are quantised in the file (q4_k and q6_k, activations rounded
-                to 8 bits); built from source for this processor
+                the weights as they are quantised in the file (activations rounded to 8 bits);
+                built from source for this processor. It cannot leave out the logits of every token,
+                which are more work than the layers: "llama.cpp embeddings". "llama.cpp prompt"
+                asks for the logits of each prompt's last token instead, which is nearly the layers
+                alone and the time it would need if it could; its states cannot be read.
 
 Every player is a process that has its model loaded. A turn is one call to warm up and CALLS that
 count. The table gives each player's median and how many times as long as ours in float32 and
@@ -31,7 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHAPES = [(61, 1), (512, 1), (61, 8)]  # tokens of a prompt, prompts of a call
 MAX_PROMPTS = 8
 COLUMNS = ["ours float32", "ours bfloat16", "transformers float32", "transformers bfloat16",
-           "llama.cpp"]
+           "llama.cpp embeddings", "llama.cpp prompt"]
 
 
 def prompt(n_tokens, vocabulary):
@@ -58,7 +61,7 @@ def transformers_player(path, threads, compute):
     return call
 
 
-def llama_player(path, threads):
+def llama_player(path, threads, wanted):
     import llama_cpp
     import numpy as np
 
@@ -68,7 +71,7 @@ def llama_player(path, threads):
     options.n_seq_max = MAX_PROMPTS
     options.kv_unified = True  # else each of the MAX_PROMPTS prompts has a part of n_ctx only
     options.n_threads = options.n_threads_batch = threads
-    options.embeddings = True
+    options.embeddings = wanted == "embeddings"
     options.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE
     model = llama_cpp.llama_model_load_from_file(
         path.encode(), llama_cpp.llama_model_default_params())
@@ -86,13 +89,16 @@ def llama_player(path, threads):
             batch.pos[i] = i % n_tokens
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = i // n_tokens
-            batch.logits[i] = 1
+            batch.logits[i] = options.embeddings or i % n_tokens == n_tokens - 1
         llama_cpp.llama_memory_clear(memory, False)
         start = time.perf_counter()
         if llama_cpp.llama_decode(context, batch) != 0:
             sys.exit("llama_decode failed")
-        states = llama_cpp.llama_get_embeddings(context)  # waits until they are there
+        llama_cpp.llama_synchronize(context)
         ms = (time.perf_counter() - start) * 1e3
+        if not options.embeddings:
+            return ms, float("nan")
+        states = llama_cpp.llama_get_embeddings(context)
         states = np.ctypeslib.as_array(states, shape=(batch.n_tokens, width))
         return ms, float(np.linalg.norm(states[-n_tokens:]))
 
@@ -101,11 +107,9 @@ def llama_player(path, threads):
 
 def play(args):
     """One player: answers every `TOKENS PROMPTS` with its milliseconds and the norm."""
-    kind, _, compute = args.play.partition(" ")
-    if kind == "transformers":
-        call = transformers_player(args.model, args.threads, compute)
-    else:
-        call = llama_player(args.model, args.threads)
+    kind, _, what = args.play.partition(" ")
+    player = transformers_player if kind == "transformers" else llama_player
+    call = player(args.model, args.threads, what)
     print("ready", flush=True)
     for line in sys.stdin:
         ms, norm = call(*map(int, line.split()))
@@ -113,10 +117,10 @@ def play(args):
 
 
 def start_player(args, name):
-    kind, _, compute = name.partition(" ")
+    kind, _, what = name.partition(" ")
     if kind == "ours":
         command = [str(pathlib.Path(args.bin) / "bench_encode"), args.model, str(args.threads),
-                   "-", compute]
+                   "-", what]
     else:
         command = [sys.executable, __file__, args.model, "--threads", str(args.threads), "--play",
                    name]
