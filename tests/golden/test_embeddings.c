@@ -250,7 +250,7 @@ static double check_features(const struct engine_result *r, int prompt)
 /* Both of the prompts in `order` in one call, each against the reference. */
 static void encode_and_check(struct engine *e, const int *order, int n)
 {
-    struct engine_prompt prompts[2 * N];
+    struct engine_prompt prompts[2 * N] = {0};
     struct engine_result results[2 * N];
     double worst = 0.0;
 
