@@ -657,15 +657,16 @@ static void a_nan_is_no_answer(void)
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     static const enum engine_level levels[] = {ENGINE_HIDDEN_STATES, ENGINE_FEATURES,
                                                ENGINE_EMBEDDINGS};
-    static const char folder[] = PE_SCRATCH_DIR "/embeddings/nan";
-    char from[4096], command[8400], checkpoint[4096];
+    char from[4096], folder[4096], to[4200], command[8400], checkpoint[4096];
     struct engine_result r[2];
     struct engine *e;
     struct edit f;
 
     golden_path(from, sizeof(from), "gemma3-tiny");
     checkpoint_path(checkpoint, sizeof(checkpoint));
-    snprintf(command, sizeof(command), "rm -rf %s && cp -r %s %s", folder, from, folder);
+    scratch_path(folder, sizeof(folder), "nan");
+    snprintf(to, sizeof(to), "%s/model.safetensors", folder);
+    snprintf(command, sizeof(command), "cp -r %s %s", from, folder);
     CHECK(system(command) == 0);
     for (int k = 0; k < 2; k++) {
         static const bf16 nan_bits = 0x7fc0;
@@ -678,7 +679,7 @@ static void a_nan_is_no_answer(void)
         /* a number of the row of the first prompt's last token; in the other, just some number */
         memcpy(t->data + (size_t)(k == 0 ? 5 : ids[2][n_ids[2] - 1]) * t->shape[1] * 2, &nan_bits,
                2);
-        edit_write(&f, PE_SCRATCH_DIR "/embeddings/nan/model.safetensors", 0);
+        edit_write(&f, to, 0);
         edit_free(&f);
         CHECK_OK(try_model(&e, folder, checkpoint, NULL, ENGINE_CPU, DTYPE_F32, 0));
         for (int i = 0; i < 3; i++) {
@@ -693,6 +694,8 @@ static void a_nan_is_no_answer(void)
         }
         engine_close(e);
     }
+    snprintf(command, sizeof(command), "rm -r %s", folder);
+    CHECK(system(command) == 0);
 }
 
 /* Settings that no fixture has: any number of blocks, a feed-forward without bias, one register. */
