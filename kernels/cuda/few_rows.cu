@@ -8,10 +8,10 @@
  * sums in shared memory and adds up a share of the rows of y from all of them, always in the same
  * order.
  *
- * w is no kernel's output, so its first stages are fetched before the kernel before this one has
- * ended (wait_for_inputs): half the shared memory is left for the next product's blocks, which so
- * keep the memory at work while this one's sums come together. Memory-bound: for T up to 128 the
- * matrix is read once and x comes from L2. */
+ * Memory-bound: for T up to 128 the matrix is read once and x comes from L2. It begins when the
+ * kernel before it has ended, while small kernels may begin before it ends: fetching the first
+ * stages of weights earlier was slower (Gemma 3 12B, 61 tokens, H200: 7.22 ms instead of 6.77), as
+ * was sending the beginning of the next matrix to L2 (8.2), or one block a multiprocessor. */
 #include <cuda.h>
 #include <stdlib.h>
 
@@ -174,20 +174,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
     __syncthreads();
     if (warp == 4 * WARPGROUPS) {
         if (lane == 0) {
-            int early = n < s::STAGES ? n : s::STAGES;
-            for (int i = 0; i < early; i++) {
-                barrier_expect(&full[i], s::STAGE_BYTES);
-                fetch_w<GEGLU>(stages + i * s::STAGE_BYTES, &w_map, &full[i], (first + i) * TILE_K,
-                               row, N);
-            }
-            asm volatile("griddepcontrol.wait;" ::: "memory");
-            for (int i = 0; i < early; i++)
-                fetch(stages + i * s::STAGE_BYTES + s::W_BYTES, &x_map, &full[i],
-                      (first + i) * TILE_K, 0, often);
-            for (int i = early; i < n; i++) {
+            for (int i = 0; i < n; i++) {
                 int stage = i % s::STAGES;
                 uint8_t *to = stages + stage * s::STAGE_BYTES;
-                barrier_wait(&empty[stage], (i / s::STAGES - 1) & 1);
+                if (i >= s::STAGES)
+                    barrier_wait(&empty[stage], (i / s::STAGES - 1) & 1);
                 barrier_expect(&full[stage], s::STAGE_BYTES);
                 fetch_w<GEGLU>(to, &w_map, &full[stage], (first + i) * TILE_K, row, N);
                 fetch(to + s::W_BYTES, &x_map, &full[stage], (first + i) * TILE_K, 0, often);
@@ -198,7 +189,6 @@ static __global__ void __launch_bounds__(THREADS, 2)
         int group = warp / 4;
         float c[TN / 2];
 
-        asm volatile("griddepcontrol.wait;" ::: "memory"); /* for what is added to and written */
 #pragma unroll
         for (int i = 0; i < TN / 2; i++)
             c[i] = 0.0f;
@@ -327,22 +317,20 @@ static int run(struct device *d, Y *y, const void *x, const struct matrix *w, co
 {
     int n_tiles = (w->K + TILE_K - 1) / TILE_K, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
     int n_parts = choose_parts(d, n_blocks, n_tiles);
-    cudaLaunchAttribute attributes[2];
+    cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
     CUtensorMap w_map, x_map;
 
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = 1;
-    attributes[0].val.clusterDim.y = (unsigned)n_parts;
-    attributes[0].val.clusterDim.z = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = 1;
+    attribute.val.clusterDim.y = (unsigned)n_parts;
+    attribute.val.clusterDim.z = 1;
     config.gridDim = dim3((unsigned)n_blocks, (unsigned)n_parts);
     config.blockDim = THREADS;
     config.dynamicSmemBytes = shape<TN>::BYTES;
     config.stream = d->stream;
-    config.attrs = attributes;
-    config.numAttrs = 2;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
     if ((rc = make_map(d, &w_map, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) != OK ||
         (rc = make_map(d, &x_map, x, T, w->K, TN, err)) != OK)
         return rc;

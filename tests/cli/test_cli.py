@@ -466,10 +466,30 @@ class Inspect(Case):
         self.bad("neither a safetensors nor a GGUF file", "inspect", TINY / "config.json")
 
 
+class Bench(Case):
+    def test_random_weights_are_measured(self):
+        text = self.good("bench", "-m", "random:gemma-3-tiny", "--runs", "5", "--json")
+        measured = json.loads(text)
+        self.assertEqual(measured["model"], "random:gemma-3-tiny")
+        self.assertEqual([sum(s["tokens"]) for s in measured["scenes"]], [61, 61, 91, 364, 1457])
+        for scene in measured["scenes"]:
+            self.assertGreater(scene["min_ms"], 0)
+            self.assertLessEqual(scene["min_ms"], scene["median_ms"])
+            self.assertLessEqual(scene["median_ms"], scene["max_ms"])
+
+    def test_bad_input(self):
+        self.bad("no model", "bench")
+        self.bad("there are random:gemma-3-12b", "bench", "-m", "random:gemma-9")
+        self.bad("there are random:ltx-2.3", "bench", "-m", "random:gemma-3-tiny", "--ltx",
+                 "random:ltx-9")
+        self.bad("goes with one random LTX checkpoint", "bench", "-m", "random:gemma-3-tiny",
+                 "--ltx", TINY)
+
+
 class Program(Case):
     def test_help(self):
         self.assertIn("encode", self.good("--help"))
-        for command in ("encode", "tokenize", "inspect", "verify", "random-ltx", "models", "up"):
+        for command in ("encode", "tokenize", "inspect", "verify", "random-ltx", "bench", "models", "up"):
             self.assertIn(f"usage: prompt-encoder {command} ", self.good(command, "--help"))
         self.assertRegex(self.good("--version"), r"^prompt-encoder \d+\.\d+\.\d+\n$")
 
