@@ -1,5 +1,6 @@
 #include "base/options.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -165,6 +166,16 @@ static const struct option *find(const struct program *program, const char *arg,
     return NULL;
 }
 
+/* Of two rows of one name the second would never be read. */
+static bool is_doubled(const struct option *options)
+{
+    for (const struct option *a = options; a->flag != NULL; a++)
+        for (const struct option *b = a + 1; b->flag != NULL; b++)
+            if (strcmp(a->flag, b->flag) == 0 || (a->letter != 0 && a->letter == b->letter))
+                return true;
+    return false;
+}
+
 int options_parse(const struct program *program, void *settings, int argc, char **argv, int *n_rest,
                   bool *help, struct error *err)
 {
@@ -172,6 +183,7 @@ int options_parse(const struct program *program, void *settings, int argc, char 
     bool only_rest = false;
     int rc;
 
+    assert(!is_doubled(program->options));
     *n_rest = 0;
     *help = false;
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)

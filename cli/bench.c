@@ -17,7 +17,6 @@ enum { MAX_PROMPTS = 32, BATCH_TOKENS = 4096, MIN_RUNS = 5 };
 
 struct settings {
     struct engine_settings engine;
-    const char *ltx;
     int64_t runs;
     bool json;
 };
@@ -25,7 +24,6 @@ struct settings {
 #define FIELD(name) offsetof(struct settings, name)
 static const struct option options[] = {
     ENGINE_OPTIONS(FIELD(engine)),
-    {"ltx", 0, "PE_LTX", OPT_TEXT, FIELD(ltx), NULL, 0, 0, "PATH", "LTX checkpoint"},
     {"runs", 0, NULL, OPT_INT, FIELD(runs), "50", MIN_RUNS, 10000, "N", "times each is measured"},
     {"json", 0, NULL, OPT_BOOL, FIELD(json), NULL, 0, 0, NULL,
      "one JSON object instead of a table"},
@@ -129,7 +127,9 @@ static int measure(struct outcome *out, struct engine *engine, const struct scen
 static void print_table(const struct settings *s, const struct engine_info *info,
                         const struct outcome *outcomes, double bytes_per_s, double operations_per_s)
 {
-    printf("%s, %s, %s; %s\n", s->engine.model, s->ltx != NULL ? s->ltx : "no LTX checkpoint",
+    const char *ltx = option_list_at(&s->engine.ltx, 0);
+
+    printf("%s, %s, %s; %s\n", s->engine.model, ltx != NULL ? ltx : "no LTX checkpoint",
            engine_settings_compute(&s->engine), info->backend);
     if (bytes_per_s > 0.0)
         printf("this device reads %.2f TB/s and multiplies at %.0f TFLOP/s\n", bytes_per_s / 1e12,
@@ -168,10 +168,11 @@ static int print_json(const struct settings *s, const struct engine_info *info,
                       o->p90_ms, "p99_ms", o->p99_ms, "min_ms", o->min_ms, "max_ms", o->max_ms,
                       "prompts_per_s", 1e3 * scenes[i].n / o->median_ms, "floor_ms", o->floor_ms));
     }
-    root = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:f, s:f, s:o}", "model", s->engine.model, "ltx",
-                     s->ltx, "compute", engine_settings_compute(&s->engine), "backend",
-                     info->backend, "runs", (json_int_t)s->runs, "bytes_per_s", bytes_per_s,
-                     "operations_per_s", operations_per_s, "scenes", list);
+    root =
+        json_pack("{s:s, s:s?, s:s, s:s, s:I, s:f, s:f, s:o}", "model", s->engine.model, "ltx",
+                  option_list_at(&s->engine.ltx, 0), "compute", engine_settings_compute(&s->engine),
+                  "backend", info->backend, "runs", (json_int_t)s->runs, "bytes_per_s", bytes_per_s,
+                  "operations_per_s", operations_per_s, "scenes", list);
     if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(1)) != 0)
         rc = error_set(err, ERR_MEM, "bench: no memory for the result");
     printf("\n");
@@ -208,7 +209,6 @@ int command_bench(int argc, char **argv, struct error *err)
         goto out;
     }
     engine_options = engine_settings_options(&settings.engine);
-    engine_options.ltx[0] = settings.ltx;
     engine_options.max_batch_tokens = BATCH_TOKENS;
     if ((rc = engine_open(&engine, &engine_options, err)) != OK ||
         (rc = engine_measure(engine, &bytes_per_s, &operations_per_s, err)) != OK)
