@@ -1,6 +1,5 @@
 #include "base/options.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -183,9 +182,10 @@ int options_parse(const struct program *program, void *settings, int argc, char 
     bool only_rest = false;
     int rc;
 
-    assert(!is_doubled(program->options));
     *n_rest = 0;
     *help = false;
+    if (is_doubled(program->options))
+        return error_set(err, ERR_INPUT, "%s: its options have a name twice", program->name);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             *help = true;

@@ -167,6 +167,20 @@ static void help_shows_the_table(void)
     CHECK(strstr(text, "which files (up to 2 times) {TEST_FILES}") != NULL);
 }
 
+static void a_name_twice_is_our_mistake(void)
+{
+    static const struct option doubled[] = {
+        {"name", 'n', NULL, OPT_TEXT, FIELD(name), NULL, 0, 0, "TEXT", "what it is called"},
+        {"number", 'n', NULL, OPT_INT, FIELD(count), "3", 1, 10, "N", "how many"},
+        {0},
+    };
+    static const struct program wrong = {"tool run", "", "Runs.", doubled};
+    char *words[] = {rest[0], NULL};
+
+    CHECK_ERR(options_parse(&wrong, &got, 1, words, &n_rest, &help, &err), ERR_INPUT,
+              "tool run: its options have a name twice");
+}
+
 int main(void)
 {
     RUN(defaults_hold);
@@ -175,5 +189,6 @@ int main(void)
     RUN(lists_take_several);
     RUN(what_is_wrong_is_named);
     RUN(help_shows_the_table);
+    RUN(a_name_twice_is_our_mistake);
     return check_result();
 }
