@@ -1,6 +1,7 @@
 /* main.c - prompt-encoder-engine: one model, claimed from the queue and encoded. */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,22 +79,31 @@ static void signals_block(sigset_t *set)
 /* While the model loads nothing is in hand: a signal then ends the process at once, not after the
  * minutes that a large model takes. */
 struct loading {
+    const sigset_t *signals;
     pthread_t thread;
     bool started;
+    atomic_bool over;
 };
 
-static void *end_while_loading(void *set)
+static void *end_while_loading(void *arg)
 {
-    int number = 0;
+    static const struct timespec tick = {0, 50000000};
+    struct loading *l = arg;
 
-    sigwait(set, &number);
-    log_info("stopping", "signal=%d while loading", number);
-    _exit(EXIT_SUCCESS);
+    while (!atomic_load(&l->over)) {
+        int number = sigtimedwait(l->signals, NULL, &tick);
+        if (number <= 0)
+            continue;
+        log_info("stopping", "signal=%d while loading", number);
+        _exit(EXIT_SUCCESS);
+    }
+    return NULL;
 }
 
-static int loading_begin(struct loading *l, sigset_t *signals, struct error *err)
+static int loading_begin(struct loading *l, const sigset_t *signals, struct error *err)
 {
-    l->started = pthread_create(&l->thread, NULL, end_while_loading, signals) == 0;
+    l->signals = signals;
+    l->started = pthread_create(&l->thread, NULL, end_while_loading, l) == 0;
     return l->started ? OK : error_set(err, ERR_MEM, "cannot start a thread");
 }
 
@@ -102,7 +112,7 @@ static void loading_end(struct loading *l)
     if (!l->started)
         return;
     l->started = false;
-    pthread_cancel(l->thread); /* sigwait() is where that counts */
+    atomic_store(&l->over, true);
     pthread_join(l->thread, NULL);
 }
 
