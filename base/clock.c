@@ -16,6 +16,13 @@ double clock_ms_since(int64_t start_ns)
     return (double)(clock_now_ns() - start_ns) / 1e6;
 }
 
+void clock_pause_ms(int64_t ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+
+    nanosleep(&t, NULL);
+}
+
 void clock_cond_init(pthread_cond_t *cond)
 {
     pthread_condattr_t attributes;

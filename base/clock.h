@@ -10,6 +10,9 @@ int64_t clock_now_ns(void);
 /* Milliseconds since `start_ns`, an earlier clock_now_ns(). */
 double clock_ms_since(int64_t start_ns);
 
+/* Sleeps so long; a signal that has a handler may end it sooner. */
+void clock_pause_ms(int64_t ms);
+
 /* A condition that clock_cond_wait() may wait for: by this clock, as the wall's may be set back,
  * and a wait of a moment would then be one of hours. */
 void clock_cond_init(pthread_cond_t *cond);

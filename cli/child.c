@@ -11,7 +11,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -165,7 +164,6 @@ void child_ended(struct child *c)
 
 void child_stop(struct child *c, int grace_ms)
 {
-    const struct timespec tick = {0, TICK_MS * 1000000L};
     int64_t start = clock_now_ns();
 
     if (c->pid == 0)
@@ -177,7 +175,7 @@ void child_stop(struct child *c, int grace_ms)
             waitpid(c->pid, NULL, 0);
             break;
         }
-        nanosleep(&tick, NULL);
+        clock_pause_ms(TICK_MS);
     }
     c->pid = 0;
 }

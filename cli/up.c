@@ -125,7 +125,6 @@ static int choose_state(struct up *u, struct error *err)
  * started: when it is killed, they take a moment to end, and two must not write one file. */
 static int lock_state(struct up *u, struct error *err)
 {
-    const struct timespec tick = {0, TICK_MS * 1000000L};
     int64_t start = clock_now_ns();
     char path[512];
 
@@ -136,7 +135,7 @@ static int lock_state(struct up *u, struct error *err)
         if (clock_ms_since(start) > LOCK_MS)
             return error_set(err, ERR_BUSY,
                              "%s: another 'prompt-encoder up' uses it; give --state DIR", u->state);
-        nanosleep(&tick, NULL);
+        clock_pause_ms(TICK_MS);
     }
     return OK;
 }

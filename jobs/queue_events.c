@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "jobs/card.h"
@@ -299,13 +298,6 @@ static int look_at_ends(struct queue_events *e, bool *missed, struct error *err)
     return rc;
 }
 
-static void pause_ms(int ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-
-    nanosleep(&t, NULL);
-}
-
 int queue_events_read(struct queue_events *e, int block_ms, struct queue_event *events, size_t cap,
                       size_t *n, bool *missed, struct error *err)
 {
@@ -315,7 +307,7 @@ int queue_events_read(struct queue_events *e, int block_ms, struct queue_event *
     *n = 0;
     *missed = false;
     if (e->n == 0) {
-        pause_ms(block_ms);
+        clock_pause_ms(block_ms);
         return OK;
     }
     if (cap < e->n)

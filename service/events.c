@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "jobs/queue_events.h"
 #include "service/counters.h"
@@ -91,7 +91,6 @@ static int read_once(struct events *e, struct error *err)
 
 static void *run(void *arg)
 {
-    const struct timespec pause = {0, RETRY_MS * 1000000L};
     struct events *e = arg;
 
     while (!is_stopping(e)) {
@@ -103,7 +102,7 @@ static void *run(void *arg)
             log_info("events_back", "followed again");
         e->away = failed;
         if (failed)
-            nanosleep(&pause, NULL);
+            clock_pause_ms(RETRY_MS);
     }
     return NULL;
 }

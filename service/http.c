@@ -18,7 +18,6 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -507,13 +506,6 @@ void http_begin_drain(struct http *h)
     atomic_store(&h->draining, true);
 }
 
-static void pause_ms(int ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-
-    nanosleep(&t, NULL);
-}
-
 void http_drain(struct http *h, int ms)
 {
     int64_t start_ns = clock_now_ns();
@@ -523,7 +515,7 @@ void http_drain(struct http *h, int ms)
     if (MHD_quiesce_daemon(h->daemon) >= 0)
         listen_close(&h->listener);
     while (atomic_load(&h->n_exchanges) > 0 && clock_ms_since(start_ns) < ms)
-        pause_ms(10);
+        clock_pause_ms(10);
 }
 
 /* Whatever is parked is woken, again and again: an exchange may be parking just now. */
@@ -541,7 +533,7 @@ static void wake_all(struct http *h)
             exchange_release(x);
         }
         if (atomic_load(&h->n_parked) > 0)
-            pause_ms(1);
+            clock_pause_ms(1);
     } while (atomic_load(&h->n_parked) > 0);
 }
 

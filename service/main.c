@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "base/admin.h"
 #include "base/clock.h"
@@ -140,13 +139,11 @@ static int write_ready(const char *path, const char *address, const char *admin,
 static void drain(const struct settings *s, struct http *http, struct waiters *waiters,
                   struct health *health)
 {
-    struct timespec lag = {s->drain_lag_s, 0};
-
     atomic_store(&health->draining, true);
     metric_set(&counters[C_DRAINING], 1);
     log_info("draining", "seconds=%d", (int)s->drain_s);
     http_begin_drain(http);
-    nanosleep(&lag, NULL);
+    clock_pause_ms(s->drain_lag_s * 1000);
     waiters_limit(waiters, clock_now_ns() + s->drain_s * INT64_C(1000000000));
     http_drain(http, (int)s->drain_s * 1000 + DRAIN_SPARE_MS);
 }

@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -27,13 +26,6 @@ struct keeper {
     _Atomic bool stops, gave_up, work_is_over;
     _Atomic int64_t last_tick_ns;
 };
-
-static void pause_ms(int ms)
-{
-    struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
-
-    nanosleep(&t, NULL);
-}
 
 static bool is_due(int64_t *last_ns, int every_ms)
 {
@@ -125,7 +117,7 @@ static void *keeper_main(void *arg)
             register_again(k);
         if (is_due(&k->swept_ns, SWEEP_EVERY_MS))
             sweep_queue(k);
-        pause_ms(TICK_MS);
+        clock_pause_ms(TICK_MS);
     }
     return NULL;
 }
@@ -146,7 +138,7 @@ static int take_name(struct keeper *k, struct error *err)
                 return error_set(err, why.code, "%s", why.text);
             break;
         }
-        pause_ms(TICK_MS);
+        clock_pause_ms(TICK_MS);
     }
     if (n_back > 0)
         log_info("jobs_taken_back", "owner=%s jobs=%lld", o->owner, (long long)n_back);

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -70,13 +69,6 @@ struct worker {
     int rc;
     struct error err;
 };
-
-static void pause_ms(int ms)
-{
-    struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
-
-    nanosleep(&t, NULL);
-}
 
 /* ---- outcomes: each ends one job in hand ---- */
 
@@ -446,7 +438,7 @@ static void back_off(struct worker *w)
     w->backoff_ms = w->backoff_ms == 0 ? BACKOFF_MIN_MS : 2 * w->backoff_ms;
     if (w->backoff_ms > BACKOFF_MAX_MS)
         w->backoff_ms = BACKOFF_MAX_MS;
-    pause_ms(w->backoff_ms);
+    clock_pause_ms(w->backoff_ms);
 }
 
 static void note_claim(struct worker *w, const struct claimed_job *jobs, size_t n)

@@ -17,9 +17,9 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "jobs/redis.h"
 
 enum { SERVER_MAX_WORDS = 32 };
@@ -33,13 +33,6 @@ struct redis_server {
 
 /* What a queue asks for. Tests of the queue's logic leave out fsync, which only costs time. */
 #define QUEUE_SETTINGS "--appendonly yes --appendfsync always"
-
-static inline void sleep_ms(int ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-
-    nanosleep(&t, NULL);
-}
 
 /* Leaves with SKIP_EXIT when this machine has no redis-server. */
 static inline void redis_server_need(void)
@@ -100,7 +93,7 @@ static inline bool redis_server_restart(struct redis_server *s)
     for (int i = 0; i < 600 && !up; i++) {
         redisReply *reply = NULL;
 
-        sleep_ms(i < 20 ? 5 : 50);
+        clock_pause_ms(i < 20 ? 5 : 50);
         if (r == NULL && redis_open(&r, s->url, 2000, NULL) != OK)
             return false;
         up = redis_commandf(r, &reply, NULL, "PING") == OK;

@@ -587,7 +587,7 @@ static void unfinished_results_expire(void)
         }
         _exit(0);
     }
-    sleep_ms(300);
+    clock_pause_ms(300);
     kill(writer, SIGKILL);
     waitpid(writer, NULL, 0);
     kill(servers[0].pid, SIGCONT);
@@ -597,7 +597,7 @@ static void unfinished_results_expire(void)
             break;
         freeReplyObject(reply);
         reply = NULL;
-        sleep_ms(10);
+        clock_pause_ms(10);
     }
     CHECK(reply != NULL);
     CHECK_INT(reply->elements, 1);

@@ -77,7 +77,7 @@ static bool sees(struct models *m, size_t n, int64_t tokens)
             sum += depths[k].depth.waiting_tokens;
         if (n_seen == n && sum == tokens)
             return true;
-        sleep_ms(20);
+        clock_pause_ms(20);
     }
     return false;
 }
@@ -112,7 +112,7 @@ static void figures_stay_while_q_is_away(void)
     CHECK(sees(m, 2, 112));
     redis_close(q);
     redis_server_kill(&server);
-    sleep_ms(200);
+    clock_pause_ms(200);
     CHECK(sees(m, 2, 112));
     CHECK(redis_server_restart(&server));
     CHECK_OK(redis_open(&q, server.url, 2000, &err));
@@ -160,13 +160,13 @@ static void a_trouble_is_said_once_until_it_changes(void)
     unlink(log);
     CHECK((stderr_fd = dup(STDERR_FILENO)) >= 0 && freopen(log, "a", stderr) != NULL);
     m = start();
-    sleep_ms(300); /* many readings */
+    clock_pause_ms(300); /* many readings */
     CHECK_INT(count_lines(log, "model_unusable"), 1);
     CHECK_INT(count_lines(log, "cards_left_out"), 1);
     CHECK_INT(count_lines(log, "card what:is:this"), 1);
     CHECK_OK(card_register(q, &bad, NULL, 0, &err)); /* it may be better now */
     set_card("another", "{}");
-    sleep_ms(300);
+    clock_pause_ms(300);
     CHECK_INT(count_lines(log, "model_unusable"), 2);
     CHECK_INT(count_lines(log, "cards_left_out"), 2);
     models_stop(m);

@@ -49,7 +49,7 @@ static void times_of_a_job(void)
     submit("a", 5);
     CHECK_OK(look("a", &s));
     CHECK(s.started_ms == 0 && s.finished_ms == 0);
-    sleep_ms(30);
+    clock_pause_ms(30);
     claim("a");
     CHECK(got[0].waited_ms >= 30 && got[0].waited_ms < 10000);
     CHECK_OK(look("a", &s));
@@ -57,7 +57,7 @@ static void times_of_a_job(void)
     CHECK_OK(queue_release(q, &got[0], &answer, &err));
     CHECK_OK(look("a", &again));
     CHECK_INT(again.started_ms, s.started_ms);
-    sleep_ms(10);
+    clock_pause_ms(10);
     claim("a");
     CHECK(got[0].waited_ms >= 40); /* since it was enqueued, all tries together */
     complete_all();
@@ -326,7 +326,7 @@ static void deadlines(void)
 
     begin("deadline");
     submit_as("t", 1.0, "ab", 5, false, 1, &no_limits);
-    sleep_ms(5);
+    clock_pause_ms(5);
     submit("cd", 5);
     submit("a", 5); /* whoever joins without a deadline takes it away */
     claim("acd");
@@ -357,12 +357,12 @@ static void a_stale_claim_writes_nothing(void)
     submit("a", 5);
     CHECK_OK(queue_claim(q, "e1", BUDGET, 1, SHORT_MS, 0, old, 1, &n_got, &err));
     n_got = 0;
-    sleep_ms(SHORT_MS + 20);
+    clock_pause_ms(SHORT_MS + 20);
     claim(""); /* sweeps: delayed */
     CHECK_INT(state("a"), JOB_DELAYED);
     CHECK_OK(complete(old));
     CHECK_INT(answer, LEASE_STALE);
-    sleep_ms(600); /* the delay */
+    clock_pause_ms(600); /* the delay */
     claim_as("e2", BUDGET, CAP, LEASE_MS);
     CHECK_INT(n_got, 1);
     CHECK_INT(got[0].attempt, 2);
@@ -419,11 +419,11 @@ static void renewing_keeps_a_lease(void)
     claim_short("ab");
     CHECK_OK(queue_renew(q, got, 2, LEASE_MS, answers, &err));
     CHECK(answers[0] == LEASE_OK && answers[1] == LEASE_OK);
-    sleep_ms(SHORT_MS + 20);
+    clock_pause_ms(SHORT_MS + 20);
     CHECK_OK(queue_sweep(q, &moved, &err));
     CHECK_INT(moved, 0);
     CHECK_OK(queue_renew(q, got, 1, 1, answers, &err));
-    sleep_ms(10);
+    clock_pause_ms(10);
     CHECK_OK(queue_sweep(q, &moved, &err));
     CHECK_INT(moved, 1);
     CHECK_INT(state("a"), JOB_DELAYED);
@@ -459,7 +459,7 @@ static void poison_dies_alone(void)
     for (int i = 1; i <= 2; i++) {
         claim_short("abc"); /* once lost, still with its group */
         CHECK(got[0].attempt == i && !got[0].solo);
-        sleep_ms(SHORT_MS + 10);
+        clock_pause_ms(SHORT_MS + 10);
         lose_all();
     }
     submit("d", 5);
@@ -477,12 +477,12 @@ static void poison_dies_alone(void)
     CHECK(!got[0].solo);
     complete_all();
     for (int i = 4; i <= QUEUE_MAX_DELIVERIES; i++) {
-        sleep_ms(SHORT_MS + 10);
+        clock_pause_ms(SHORT_MS + 10);
         lose_all();
         claim_short("b");
         CHECK_INT(got[0].attempt, i);
     }
-    sleep_ms(SHORT_MS + 10);
+    clock_pause_ms(SHORT_MS + 10);
     lose_all();
     CHECK_OK(look("b", &s));
     CHECK(s.state == JOB_DEAD && s.attempt == QUEUE_MAX_DELIVERIES);
@@ -503,7 +503,7 @@ static void a_solo_job_waits_for_an_empty_claim(void)
     for (int i = 0; i < 2; i++) {
         claim_short("ab");
         CHECK_OK(queue_release(q, &got[0], &answer, &err));
-        sleep_ms(SHORT_MS + 10);
+        clock_pause_ms(SHORT_MS + 10);
         lose_all();
     }
     submit("c", 5);
@@ -657,7 +657,7 @@ static void vanished_jobs_stay_away(void)
     CHECK_OK(complete(&got[2]));
     CHECK_OK(queue_take_name(q, "e1", LEASE_MS, &n, &err)); /* it looks through the leases */
     CHECK_INT(n, 0);
-    sleep_ms(SHORT_MS + 20);
+    clock_pause_ms(SHORT_MS + 20);
     CHECK_OK(queue_sweep(q, &n, &err));
     CHECK_INT(n, 0);
     CHECK(ask("EXISTS", ":j:a", NULL) == 0 && ask("EXISTS", ":j:b", NULL) == 0);
@@ -673,7 +673,7 @@ static void vanished_jobs_begin_anew(void)
     vanish("a");
     submit("a", 5);
     CHECK(results[0].state == JOB_WAITING && !results[0].joined);
-    sleep_ms(SHORT_MS + 20);
+    clock_pause_ms(SHORT_MS + 20);
     claim("a");
     CHECK(got[0].attempt == 1 && ask("ZCARD", ":d", NULL) == 0);
     complete_all();
@@ -722,7 +722,7 @@ static void names_bring_leases_back(void)
     CHECK_INT(n, 0);
     CHECK_ERR(queue_take_name(successor, "gpu-1", SHORT_MS, &n, &err), ERR_BUSY, "gpu-1");
     CHECK_OK(queue_take_name(q, "gpu-1", SHORT_MS, &n, &err));
-    sleep_ms(SHORT_MS + 20); /* the former self is dead */
+    clock_pause_ms(SHORT_MS + 20); /* the former self is dead */
     CHECK_OK(queue_take_name(successor, "gpu-1", 60000, &n, &err));
     CHECK_INT(n, 1);
     CHECK_INT(state("a"), JOB_WAITING);
@@ -771,7 +771,7 @@ static void rates_of_live_engines_are_summed(void)
     CHECK(outcome == SUBMIT_TENANT_FULL && load.tokens_per_s == 2234.5);
 
     claim_at("e2", 1000, 1);
-    sleep_ms(20); /* e2 is gone */
+    clock_pause_ms(20); /* e2 is gone */
     CHECK(rate_of_all() == 1234.5);
     claim_at("e1", 10, LEASE_MS);
     CHECK(rate_of_all() == 10);
@@ -794,7 +794,7 @@ static void renewing_keeps_a_rate(void)
     submit("a", 5);
     claim_at("e1", 7, SHORT_MS);
     CHECK_OK(queue_renew(q, got, 1, LEASE_MS, &answer, &err));
-    sleep_ms(SHORT_MS + 20);
+    clock_pause_ms(SHORT_MS + 20);
     CHECK(rate_of_all() == 7);
 }
 
@@ -806,7 +806,7 @@ static void lost_leases_are_counted(void)
     submit("ab", 5);
     claim_short("ab");
     CHECK_OK(queue_release(q, &got[0], &answer, &err)); /* given back is not lost */
-    sleep_ms(SHORT_MS + 20);
+    clock_pause_ms(SHORT_MS + 20);
     CHECK_OK(queue_sweep(q, &(int64_t){0}, &err));
     CHECK_OK(queue_depth(q, &d, &err));
     CHECK_INT(d.leases_lost, 1);
@@ -847,7 +847,7 @@ static void the_depth(void)
     CHECK(d.waiting == 0 && d.waiting_tokens == 0 && d.oldest_wait_ms == 0 && d.engines == 0);
     submit("abc", 5);
     submit("d", 7);
-    sleep_ms(5);
+    clock_pause_ms(5);
     claim_as("e1", 15, CAP, LEASE_MS);
     CHECK_INT(n_got, 3);
     CHECK_OK(queue_fail(q, &got[0], false, "x", &answer, &err));

@@ -90,9 +90,9 @@ static void events_tell_how_long(void)
 {
     begin_events("events-times");
     submit("ab", 5);
-    sleep_ms(30);
+    clock_pause_ms(30);
     claim_as("e1", BUDGET, 1, LEASE_MS);
-    sleep_ms(20);
+    clock_pause_ms(20);
     complete_all();
     CHECK_OK(queue_cancel(q, "b", &(enum job_state){0}, &err));
     read_events(100, 8);
@@ -104,7 +104,7 @@ static void events_tell_how_long(void)
     /* released and claimed again: the last claim counts */
     submit("c", 5);
     claim("c");
-    sleep_ms(60);
+    clock_pause_ms(60);
     CHECK_OK(queue_release(q, &got[0], &answer, &err));
     claim("c");
     complete_all();
@@ -174,7 +174,7 @@ static void events_of_several_queues(void)
     ask("DEL", ":ev", NULL);
     begin("events-3");
     start = clock_now_ns();
-    for (missed = false; !missed; sleep_ms(20)) {
+    for (missed = false; !missed; clock_pause_ms(20)) {
         CHECK(clock_ms_since(start) < 10000);
         submit_as("t", 1.0, "k", 5, true, 0, &no_limits);
         claim("k");

@@ -826,7 +826,7 @@ static void tell_failure(void)
 
     for (int64_t k = n_trail < TRAIL ? 0 : n_trail - TRAIL; k < n_trail; k++)
         printf("%s\n", trail[k % TRAIL]);
-    sleep_ms(100); /* a server that is being killed closes its sockets first */
+    clock_pause_ms(100); /* a server that is being killed closes its sockets first */
     waitid(P_PID, (id_t)server.pid, &ended, WEXITED | WNOHANG | WNOWAIT);
     printf("the slowest step that passed took %.0f ms, step %" PRId64 "; the server %s, its log is "
            "%s/redis.log\n",

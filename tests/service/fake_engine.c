@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/options.h"
 #include "jobs/cache.h"
 #include "jobs/card.h"
@@ -69,13 +69,6 @@ struct fake {
     struct cache *cache;
     int n_claims;
 };
-
-static void pause_ms(int64_t ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
-
-    nanosleep(&t, NULL);
-}
 
 static bool has_id(const struct payload *p, int64_t id)
 {
@@ -251,7 +244,7 @@ static int encode(const struct fake *f, const struct claimed_job *job, struct er
     if (has_id(&p, s->die_id))
         _exit(9);
     if (has_id(&p, s->slow_id))
-        pause_ms(s->slow_ms);
+        clock_pause_ms(s->slow_ms);
     if (has_id(&p, s->hang_id)) {
         rc = OK;
     } else if (has_id(&p, s->fail_id)) {
@@ -283,7 +276,7 @@ static int work(struct fake *f, const char *owner, struct error *err)
         return rc;
     f->n_claims++;
     if (n > 0)
-        pause_ms(s->delay_ms);
+        clock_pause_ms(s->delay_ms);
     for (size_t i = 0; i < n && rc == OK; i++)
         rc = encode(f, &jobs[i], err);
     claimed_jobs_free(jobs, n);
@@ -314,7 +307,7 @@ int main(int argc, char **argv)
             (f.cache == NULL && cache_open(&f.cache, s->redis_cache, 2000, &err) != OK) ||
             work(&f, owner, &err) != OK) {
             fprintf(stderr, "fake_engine: %s\n", err.text);
-            pause_ms(100);
+            clock_pause_ms(100);
         }
     }
 fail:

@@ -18,7 +18,7 @@ TARGETS = ["prompt-encoder", "prompt-encoder-service", "stub_engine"]
 MUTATIONS = [
     ("a job is completed before its result is stored", "engine/worker/worker.c",
      "    if (cache_put(w->cache,",
-     "    add_stored(w, h, M_DONE, start);\n    complete_stored(w);\n    pause_ms(20);\n"
+     "    add_stored(w, h, M_DONE, start);\n    complete_stored(w);\n    clock_pause_ms(20);\n"
      "    if (cache_put(w->cache,"),
     ("no fencing", "jobs/queue.lua",
      "    return f[1] == 'leased' and f[2] == token, f[1], f[2]",

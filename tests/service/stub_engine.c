@@ -19,9 +19,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/files/digest.h"
 #include "engine/files/model_file.h"
@@ -109,13 +109,6 @@ static bool holds(const struct engine_prompt *p, long id)
         if (p->ids[i] == id)
             return true;
     return false;
-}
-
-static void take(long ms)
-{
-    struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
-
-    nanosleep(&t, NULL);
 }
 
 static struct engine_tensor *add_tensor(struct engine_result *r, const char *name, enum dtype dtype,
@@ -208,11 +201,11 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
         if (holds(&prompts[i], e->poison))
             raise(SIGKILL);
         while (holds(&prompts[i], e->hang))
-            take(100);
+            clock_pause_ms(100);
         if (holds(&prompts[i], e->slow))
-            take(1500);
+            clock_pause_ms(1500);
     }
-    take(e->ms);
+    clock_pause_ms(e->ms);
     for (int i = 0; i < n_prompts; i++)
         encode_one(e, &prompts[i], &results[i]);
     e->steps++;

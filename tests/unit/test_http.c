@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -97,13 +96,6 @@ static struct http *start(const char *cors_origin)
 
 /* ---- the client ---- */
 
-static void sleep_ms(int ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-
-    nanosleep(&t, NULL);
-}
-
 static int dial(const char *request)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
@@ -192,7 +184,7 @@ static void bytes_of_bodies_are_counted(void)
     for (int i = 0; i < 3; i++)
         post("/abandon", 900, "");
     for (int i = 0; i < 200 && atomic_load(&n_ended) < ended + 5; i++)
-        sleep_ms(10);
+        clock_pause_ms(10);
     post("/body", MAX_BODIES + 1, " 503 ");
     post("/body", 10 * MAX_BODIES + 1, " 413 ");
     post("/body", MAX_BODIES, " 200 "); /* all of it came back */
@@ -220,7 +212,7 @@ static void a_slow_reader_gets_all(void)
     char reply[4096];
     int fd = dial(CLOSE("/stream"));
 
-    sleep_ms(IDLE_S * 1000 + 1500);
+    clock_pause_ms(IDLE_S * 1000 + 1500);
     CHECK(drain(fd, reply, sizeof(reply)) > STREAM_BYTES);
 }
 
@@ -231,7 +223,7 @@ static void a_reader_that_stops_is_cut_off(void)
     int fd = dial(CLOSE("/stream"));
 
     while (metric_value(&counters[C_TOO_SLOW]) == 0 && clock_ms_since(start_ns) < 15000)
-        sleep_ms(20);
+        clock_pause_ms(20);
     CHECK(clock_ms_since(start_ns) > ANSWER_S * 1e3);
     CHECK(clock_ms_since(start_ns) < (ANSWER_S + 3) * 1e3);
     CHECK(drain(fd, reply, sizeof(reply)) < STREAM_BYTES);
