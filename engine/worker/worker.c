@@ -543,8 +543,10 @@ int worker_start(struct worker **out, struct engine *engine, struct registration
         goto out;
     keeper_options.hand = w->hand;
     if ((rc = queue_open(&w->queue, options->queue_url, w->base, options->redis_timeout_ms, err)) !=
-            OK ||
-        (rc = cache_open(&w->cache, options->cache_urls, options->redis_timeout_ms, err)) != OK ||
+        OK)
+        goto out;
+    vitals_note_queue(&w->vitals, OK, NULL); /* it has answered: ready from the first moment on */
+    if ((rc = cache_open(&w->cache, options->cache_urls, options->redis_timeout_ms, err)) != OK ||
         (rc = keeper_start(&w->keeper, &keeper_options, err)) != OK)
         goto out;
     if (pthread_create(&w->loop, NULL, loop_main, w) != 0) {
