@@ -14,7 +14,7 @@ extern "C" {
 }
 
 struct matmul_plans;
-struct few_rows;
+struct hopper;
 struct recordings;
 
 struct device {
@@ -23,7 +23,7 @@ struct device {
     cudaStream_t stream;
     bool starts_early; /* the GPU can start a kernel before the one before it has ended */
     struct matmul_plans *plans;
-    struct few_rows *few_rows; /* NULL: not on this GPU */
+    struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
 };
 
