@@ -603,9 +603,8 @@ static void fill_rows_matches(void)
 }
 
 /* heads, width of a head, and rows of a block, of connectors */
-static const int blocks[][3] = {{3, 64, 64},  {2, 32, 100},  {1, 512, 7},
-                                {3, 6, 33},   {5, 128, 1},   {8, 128, 130},
-                                {8, 64, 256}, {8, 128, 128}, {8, 128, 384}};
+static const int blocks[][3] = {{3, 64, 64}, {2, 32, 100},  {1, 512, 7},  {3, 6, 33},
+                                {5, 128, 1}, {8, 128, 130}, {8, 64, 256}, {8, 128, 128}};
 enum { N_BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };
 
 static void wide_qk_norm_rope_matches(void)
@@ -651,14 +650,14 @@ static void full_attention_matches(void)
  * several. The loop nest would take minutes: here the CPU's vector loops are what is right. */
 static void full_attention_of_many_tiles_matches(void)
 {
-    static const int shapes[][2] = {{16, 64}, {8, 128}}; /* heads, width of a head */
+    static const int shapes[][3] = {{16, 64, 1024}, {8, 128, 1024}, {8, 128, 384}};
     struct device_options options = {.act = DTYPE_F32, .n_threads = 8};
-    const int P = 1024, T = 3 * P;
     struct device *cpu;
 
     CHECK_OK(ops_cpu()->open(&cpu, &options, &err));
-    for (int i = 0; i < 4; i++) {
-        int H = shapes[i / 2][0], E = shapes[i / 2][1], gated = i % 2;
+    for (int i = 0; i < 6; i++) {
+        int H = shapes[i / 2][0], E = shapes[i / 2][1], P = shapes[i / 2][2], T = 3 * P;
+        int gated = i % 2;
         size_t n_in = (size_t)T * (3 * H * E + gated * H), n = (size_t)T * H * E;
         float scale = 6.0f / sqrtf((float)E), *qkvg = random_floats(n_in, 14),
               *got = host(F32_BYTES(n));
