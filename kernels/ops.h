@@ -11,6 +11,14 @@
  * next one is "mid": float32, or act where `mid_is_act` (where fewer bytes are faster). Sums are
  * float32 at least.
  *
+ * Float8: with act BF16 a device may be opened for products in E4M3. A row of a weight matrix and a
+ * row of x are then each rounded once more, from bf16, to
+ *     q[k] = E4M3 nearest to r[k] * (1/s)      s = largest |r[k]| / 448, a float32 for each row
+ * and a product is  sum over k of qx[t,k] * qw[n,k], summed in float32, * sx[t] * sw[n]. A matrix
+ * is stored so where N and K are multiples of 16, else as without. All else stays as it is in BF16.
+ * (kernels/float8.h has the corners: rows of zeros, NaN.) A GPU's tensor cores add E4M3 products
+ * with 13 bits after the point of the largest, and no op promises more there.
+ *
  * Memory: every pointer handed to an op is memory of its device (`alloc`), but where "host" is
  * said. No op allocates. T == 0 is a no-op.
  *
@@ -33,6 +41,8 @@ enum { OPS_MAX_HEAD = 512 }; /* E is at most this */
 
 struct device_options {
     enum dtype act; /* what matmuls compute in: DTYPE_F32 or DTYPE_BF16 */
+    bool float8;    /* they compute in E4M3; act is BF16 */
+    int max_rows;   /* float8: rows of x of a product, at most; place for them is kept */
     int n_threads;  /* CPU: threads that work, the caller's among them; at least 1 */
     int gpu;        /* CUDA: which of the visible GPUs, from 0 */
 };
@@ -71,9 +81,9 @@ struct ops {
     int (*record)(struct device *d, uint64_t key, bool *known, struct error *err);
     int (*replay)(struct device *d, uint64_t key, struct error *err);
 
-    /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`.
-     * matrix_bytes: what it holds of the device's memory.
-     * table_load: `data` (host, [V, D]) is borrowed until table_free. */
+    /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`, or
+     * to E4M3. matrix_bytes: what it holds of the device's memory. table_load: `data` (host, [V,
+     * D]) is borrowed until table_free. */
     int (*matrix_load)(struct device *d, struct matrix **out, const struct matrix_part *parts,
                        int n_parts, int K, struct error *err);
     /* optional, see kernels/random_matrix.h: the same matrix made where it will lie */
@@ -119,7 +129,8 @@ struct ops {
     /* Product with a weight matrix.
      *     y[t,n] = bias[n] + sum over k of x[t,k] * w[n,k]
      * y [T, N] mid; x [T, K] act; w [N, K]; bias [N] mid, or NULL: none. On a CPU a row's sum does
-     * not depend on the other rows. */
+     * not depend on the other rows. In float8 this and the next three are ERR_SIZE for more than
+     * max_rows rows. */
     int (*matmul)(struct device *d, void *y, const void *x, const struct matrix *w,
                   const void *bias, int T, struct error *err);
 
