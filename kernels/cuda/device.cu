@@ -1,7 +1,7 @@
 /* device.cu - one GPU as a device: its stream, its memory, its table of ops. */
 #include <stdlib.h>
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/float8.cuh"
 
 static void cuda_close(struct device *d)
 {
@@ -10,6 +10,7 @@ static void cuda_close(struct device *d)
     cudaSetDevice(d->gpu);
     cuda_recordings_close(d);
     cuda_matmul_close(d);
+    float8_close(d);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     free(d);
@@ -37,7 +38,8 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
     d->starts_early = major >= 9;
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
-    if ((rc = cuda_recordings_open(d, err)) != OK || (rc = cuda_matmul_open(d, err)) != OK)
+    if ((rc = float8_open(d, options, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
+        (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
     *out = d;
     d = NULL;

@@ -22,6 +22,11 @@ struct device {
     int gpu;
     cudaStream_t stream;
     bool starts_early; /* the GPU can start a kernel before the one before it has ended */
+    /* float8 */
+    bool float8;
+    int max_rows, rounded_width;
+    void *rounded;     /* [max_rows, rounded_width] E4M3: what a product reads */
+    float *row_scales; /* [max_rows] of it */
     struct matmul_plans *plans;
     struct few_rows *few_rows; /* NULL: not on this GPU */
     struct recordings *recordings;
@@ -30,7 +35,8 @@ struct device {
 struct matrix {
     int N, K;
     size_t bytes;
-    void *data; /* [N, K] act, row-major */
+    void *data;    /* [N, K] act or E4M3, row-major */
+    float *scales; /* [N] of E4M3; else NULL */
 };
 
 struct table {
@@ -179,6 +185,9 @@ int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_
                      int n_parts, int K, struct error *err);
 int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
                        uint64_t seed, struct error *err);
+/* Its first n numbers, in act at `to`. */
+int cuda_random_numbers(struct device *d, void *to, size_t n, float size, uint64_t seed,
+                        struct error *err);
 void cuda_matrix_free(struct device *d, struct matrix *m);
 size_t cuda_matrix_bytes(const struct matrix *m);
 int cuda_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,

@@ -1,8 +1,8 @@
 /* few_rows.cu - the product of few rows of x with a large matrix, at the speed at which the matrix
- * comes from memory; bf16, Hopper (sm_90a).
+ * comes from memory; bf16 or E4M3, Hopper (sm_90a).
  *
  * A block has ROWS rows of w (the wgmma's 64, by two warpgroups) and a part of k, and all TN >= T
- * rows of x: grid (ceil(N / ROWS), parts), block 288. The last warp brings tiles of 64 numbers of k
+ * rows of x: grid (ceil(N / ROWS), parts), block 288. The last warp brings tiles of 128 bytes of k
  * by the bulk tensor copy engine, as many stages deep as half a multiprocessor's shared memory
  * holds; the warpgroups multiply. The parts of k of the same rows are a cluster: each leaves its
  * sums in shared memory and adds up a share of the rows of y from all of them, always in the same
@@ -18,10 +18,12 @@
 #include "kernels/cuda/few_rows.cuh"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/wgmma_float8.cuh"
+
+typedef uint8_t e4m3;
 
 enum {
-    TILE_K = 64,
-    ROW_BYTES = TILE_K * 2,
+    ROW_BYTES = 128, /* of a tile */
     WARPGROUPS = 2,
     ROWS = 64 * WARPGROUPS,
     THREADS = 128 * WARPGROUPS + 32,
@@ -144,14 +146,32 @@ static __device__ inline void fetch_w(uint8_t *to, const CUtensorMap *map, uint6
         fetch(to, map, barrier, k, row, once);
 }
 
+/* What 32 bytes of k of both tiles add. */
+template <typename W, int C>
+static __device__ inline void multiply(float (&c)[C], uint64_t a, uint64_t b)
+{
+    if constexpr (sizeof(W) == 1)
+        wgmma_float8(c, a, b);
+    else
+        wgmma(c, a, b);
+}
+
+static __device__ inline float4 times(float4 a, float4 b, float factor)
+{
+    return make_float4(a.x * factor * b.x, a.y * factor * b.y, a.z * factor * b.z,
+                       a.w * factor * b.w);
+}
+
 /* GEGLU: the first half of w's rows is gate, the second up; the block has as many of each, and
- * stores y [T, N / 2]. */
-template <int TN, bool GEGLU, typename Y>
+ * stores y [T, N / 2]. The scales are those of float8; NULL in bf16. */
+template <int TN, bool GEGLU, typename W, typename Y>
 static __global__ void __launch_bounds__(THREADS, 2)
     few_rows_kernel(const __grid_constant__ CUtensorMap w_map,
-                    const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias, bool add, int T,
-                    int N, int n_tiles)
+                    const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias,
+                    const float *w_scales, const float *x_scales, bool add, int T, int N,
+                    int n_tiles)
 {
+    const int TILE_K = ROW_BYTES / sizeof(W);
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef shape<TN> s;
     extern __shared__ uint8_t raw[];
@@ -200,8 +220,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
             barrier_wait(&full[stage], i / s::STAGES & 1);
             wgmma_begin();
 #pragma unroll
-            for (int k = 0; k < TILE_K / 16; k++)
-                wgmma(c, a + 2 * k, b + 2 * k);
+            for (int k = 0; k < ROW_BYTES / 32; k++)
+                multiply<W>(c, a + 2 * k, b + 2 * k);
             wgmma_end();
             if (lane == 0)
                 barrier_arrive(&empty[stage]);
@@ -224,8 +244,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
         if (at >= columns)
             continue;
         sum = sum_of_parts(&sums[t * s::PITCH + column], n_parts);
+        if (sizeof(W) == 1)
+            sum = times(sum, load4(w_scales + at), x_scales[t]);
         if (GEGLU) {
             float4 up = sum_of_parts(&sums[t * s::PITCH + width + column], n_parts);
+            if (sizeof(W) == 1)
+                up = times(up, load4(w_scales + columns + at), x_scales[t]);
             sum = make_float4(gelu(sum.x) * up.x, gelu(sum.y) * up.y, gelu(sum.z) * up.z,
                               gelu(sum.w) * up.w);
         }
@@ -285,15 +309,18 @@ bool few_rows_serves(const struct device *d, const struct matrix *w, int T)
     return d->few_rows != NULL && T <= FEW_ROWS && w->K % 8 == 0 && w->N % 4 == 0;
 }
 
-/* Tiles of 64 columns and `box_rows` rows of a row-major [rows, K]. */
+/* Tiles of ROW_BYTES of a row and `box_rows` rows of a row-major [rows, K]. */
+template <typename W>
 static int make_map(struct device *d, CUtensorMap *map, const void *data, int rows, int K,
                     int box_rows, struct error *err)
 {
-    cuuint64_t size[] = {(cuuint64_t)K, (cuuint64_t)rows}, stride[] = {(cuuint64_t)K * 2};
-    cuuint32_t box[] = {TILE_K, (cuuint32_t)box_rows}, step[] = {1, 1};
+    cuuint64_t size[] = {(cuuint64_t)K, (cuuint64_t)rows}, stride[] = {(cuuint64_t)K * sizeof(W)};
+    cuuint32_t box[] = {ROW_BYTES / sizeof(W), (cuuint32_t)box_rows}, step[] = {1, 1};
+    CUtensorMapDataType type =
+        sizeof(W) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 
-    if (d->few_rows->encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, size, stride,
-                            box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    if (d->few_rows->encode(map, type, 2, (void *)data, size, stride, box, step,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
         return error_set(err, ERR_GPU, "cuda: gpu %d: no tensor map of [%d,%d]", d->gpu, rows, K);
@@ -311,11 +338,12 @@ static int choose_parts(const struct device *d, int n_blocks, int n_tiles)
     return n_parts;
 }
 
-template <int TN, bool GEGLU, typename Y>
+template <int TN, bool GEGLU, typename W, typename Y>
 static int run(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                bool add, int T, struct error *err)
 {
-    int n_tiles = (w->K + TILE_K - 1) / TILE_K, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
+    const int tile_k = ROW_BYTES / sizeof(W);
+    int n_tiles = (w->K + tile_k - 1) / tile_k, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
     int n_parts = choose_parts(d, n_blocks, n_tiles);
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
@@ -331,28 +359,38 @@ static int run(struct device *d, Y *y, const void *x, const struct matrix *w, co
     config.stream = d->stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    if ((rc = make_map(d, &w_map, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) != OK ||
-        (rc = make_map(d, &x_map, x, T, w->K, TN, err)) != OK)
+    if ((rc = make_map<W>(d, &w_map, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) != OK ||
+        (rc = make_map<W>(d, &x_map, x, T, w->K, TN, err)) != OK)
         return rc;
-    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, GEGLU, Y>,
+    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, GEGLU, W, Y>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shape<TN>::BYTES));
-    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, GEGLU, Y>, w_map, x_map, y, bias, add,
-                                T, w->N, n_tiles));
+    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, GEGLU, W, Y>, w_map, x_map, y, bias,
+                                (const float *)w->scales, (const float *)d->row_scales, add, T,
+                                w->N, n_tiles));
 out:
     return rc;
+}
+
+template <bool GEGLU, typename W, typename Y>
+static int run_of(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
+                  bool add, int T, struct error *err)
+{
+    if (T <= 32)
+        return run<32, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    if (T <= 64)
+        return run<64, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    if (T <= 96)
+        return run<96, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    return run<128, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
 }
 
 template <bool GEGLU, typename Y>
 static int run_any(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                    bool add, int T, struct error *err)
 {
-    if (T <= 32)
-        return run<32, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    if (T <= 64)
-        return run<64, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    if (T <= 96)
-        return run<96, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    return run<128, GEGLU, Y>(d, y, x, w, bias, add, T, err);
+    if (w->scales != NULL)
+        return run_of<GEGLU, e4m3>(d, y, x, w, bias, add, T, err);
+    return run_of<GEGLU, __nv_bfloat16>(d, y, x, w, bias, add, T, err);
 }
 
 int few_rows_product(struct device *d, void *y, enum dtype y_type, const void *x,

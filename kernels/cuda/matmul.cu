@@ -9,12 +9,17 @@
  * A plan (descriptors and an algorithm) is kept per shape and kind. The algorithm is the fastest of
  * what the heuristic proposes, timed once per shape with the caches emptied in between, as weights
  * come from memory in a forward pass; nearby T share one. What linear adds to is cuBLASLt's C, with
- * beta 1; bias and GELU are its epilogue, or a kernel of their own for the odd shapes that it does
- * not serve. */
+ * beta 1; bias and GELU are its epilogue, or a kernel of their own for what it does not serve.
+ *
+ * In float8 (kernels/ops.h) float8.cu first rounds the rows of x; cuBLASLt multiplies by the scales
+ * of both, and promotes its sums to float32 every now and then (CUBLASLT_MATMUL_DESC_FAST_ACCUM is
+ * off). */
 #include <stdlib.h>
 
 #include "kernels/cuda/few_rows.cuh"
+#include "kernels/cuda/float8.cuh"
 #include "kernels/cuda/gelu.cuh"
+#include "kernels/float8.h"
 #include "kernels/random_number.h"
 
 enum {
@@ -97,8 +102,27 @@ void cuda_matmul_close(struct device *d)
     d->plans = NULL;
 }
 
-static int run_plan(struct device *d, const struct plan *p, void *y, const void *x, const void *w,
-                    const void *bias, struct error *err)
+/* A scale for each row of w and of x. */
+static int set_scales(struct device *d, const struct plan *p, const struct matrix *w,
+                      struct error *err)
+{
+    int32_t by_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    int rc = OK;
+
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                                              &by_row, sizeof(by_row)));
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+                                              &by_row, sizeof(by_row)));
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                                              &w->scales, sizeof(w->scales)));
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                              &d->row_scales, sizeof(d->row_scales)));
+out:
+    return rc;
+}
+
+static int run_plan(struct device *d, const struct plan *p, void *y, const void *x,
+                    const struct matrix *w, const void *bias, struct error *err)
 {
     const float one = 1.0f, beta = p->kind.add ? 1.0f : 0.0f;
     int rc = OK;
@@ -106,8 +130,10 @@ static int run_plan(struct device *d, const struct plan *p, void *y, const void 
     if (p->fused && bias != NULL)
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                   &bias, sizeof(bias)));
-    CUBLAS_TRY(cublasLtMatmul(d->plans->handle, p->operation, &one, w, p->a, x, p->b, &beta, y,
-                              p->c, y, p->c, &p->algorithm, d->plans->workspace, WORKSPACE_BYTES,
+    if (w->scales != NULL && (rc = set_scales(d, p, w, err)) != OK)
+        goto out;
+    CUBLAS_TRY(cublasLtMatmul(d->plans->handle, p->operation, &one, w->data, p->a, x, p->b, &beta,
+                              y, p->c, y, p->c, &p->algorithm, d->plans->workspace, WORKSPACE_BYTES,
                               d->stream));
 out:
     return rc;
@@ -116,7 +142,8 @@ out:
 /* The fastest of the candidates, on the operands of the call that needs it; results go to `y`,
  * which is scratch. */
 static int choose(struct device *d, struct plan *p, cublasLtMatmulHeuristicResult_t *candidates,
-                  int n, void *y, const void *x, const void *w, const void *bias, struct error *err)
+                  int n, void *y, const void *x, const struct matrix *w, const void *bias,
+                  struct error *err)
 {
     cudaEvent_t start = NULL, stop = NULL;
     float best = INFINITY, ms;
@@ -166,10 +193,11 @@ static cudaDataType_t cuda_type(enum dtype type)
 }
 
 /* Descriptors, and what the heuristic proposes; *n is 0 where it knows nothing. */
-static int describe(struct device *d, struct plan *p, cublasLtMatmulHeuristicResult_t *candidates,
-                    int *n, struct error *err)
+static int describe(struct device *d, struct plan *p, const struct matrix *w,
+                    cublasLtMatmulHeuristicResult_t *candidates, int *n, struct error *err)
 {
-    cudaDataType_t type = cuda_type(d->act), y_type = cuda_type(p->kind.type);
+    cudaDataType_t type = w->scales != NULL ? CUDA_R_8F_E4M3 : cuda_type(d->act),
+                   y_type = cuda_type(p->kind.type);
     cublasOperation_t transposed = CUBLAS_OP_T;
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtEpilogue_t epilogue = epilogue_of(p->kind);
@@ -180,6 +208,8 @@ static int describe(struct device *d, struct plan *p, cublasLtMatmulHeuristicRes
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                                               &transposed, sizeof(transposed)));
+    if (w->scales != NULL && (rc = set_scales(d, p, w, err)) != OK)
+        goto out;
     if (p->fused) {
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                                   &epilogue, sizeof(epilogue)));
@@ -241,7 +271,7 @@ static int plan_create(struct plan **out, struct device *d, int T, struct kind k
         p->K = w->K;
         p->kind = kind;
         p->fused = fused;
-        if ((rc = describe(d, p, candidates, &n, err)) != OK)
+        if ((rc = describe(d, p, w, candidates, &n, err)) != OK)
             goto out;
         if (n == 0 && fused) {
             plan_free(p);
@@ -261,7 +291,7 @@ static int plan_create(struct plan **out, struct device *d, int T, struct kind k
         p->algorithm = near->algorithm;
     } else if (n > 1) {
         CUDA_TRY(cudaMalloc(&scratch, (size_t)T * w->N * dtype_info(kind.type)->bytes));
-        if ((rc = choose(d, p, candidates, n, scratch, x, w->data, bias, err)) != OK)
+        if ((rc = choose(d, p, candidates, n, scratch, x, w, bias, err)) != OK)
             goto out;
     }
     p->next = d->plans->buckets[hash % BUCKETS];
@@ -288,28 +318,72 @@ static __global__ void finish_kernel(T *y, const T *bias, bool with_gelu, int N)
     }
 }
 
+/* The same for N a multiple of four, four numbers at a time. */
+template <typename T>
+static __global__ void finish4_kernel(T *y, const T *bias, bool with_gelu, int N)
+{
+    int n = 4 * (blockIdx.y * BLOCK + threadIdx.x);
+    T *to = &y[(size_t)blockIdx.x * N + n];
+
+    wait_for_inputs();
+    if (n < N) {
+        float4 value = load4(to);
+        if (bias != NULL) {
+            float4 b = load4(bias + n);
+            value = make_float4(value.x + b.x, value.y + b.y, value.z + b.z, value.w + b.w);
+        }
+        if (with_gelu)
+            value = make_float4(gelu(value.x), gelu(value.y), gelu(value.z), gelu(value.w));
+        put4(to, value);
+    }
+}
+
+template <typename Y>
+static int finish(struct device *d, Y *y, const Y *bias, bool with_gelu, int T, int N,
+                  struct error *err)
+{
+    int columns = N % 4 == 0 ? N / 4 : N;
+    dim3 grid((unsigned)T, (unsigned)((columns + BLOCK - 1) / BLOCK));
+
+    return launch(d, "matmul", err, N % 4 == 0 ? finish4_kernel<Y> : finish_kernel<Y>, grid, BLOCK,
+                  0, y, bias, with_gelu, N);
+}
+
+/* In float8 *x [T, K] becomes what the device holds of it in E4M3. */
+static int round_rows(struct device *d, const void **x, const struct matrix *w, int T,
+                      struct error *err)
+{
+    const void *from = *x;
+
+    if (w->scales == NULL)
+        return OK;
+    if (T > d->max_rows)
+        return error_set(err, ERR_SIZE, "cuda: a product of %d rows in float8, room for %d", T,
+                         d->max_rows);
+    *x = d->rounded;
+    return float8_round_rows(d, d->rounded, d->row_scales, from, T, w->K, err);
+}
+
 static int product(struct device *d, void *y, const void *x, const struct matrix *w,
                    const void *bias, struct kind kind, int T, struct error *err)
 {
-    dim3 grid((unsigned)T, (unsigned)((w->N + BLOCK - 1) / BLOCK));
     struct plan *p;
     int rc;
 
     if (T == 0)
         return OK;
+    if ((rc = round_rows(d, &x, w, T, err)) != OK)
+        return rc;
     if (!kind.gelu && few_rows_serves(d, w, T))
         return few_rows_product(d, y, kind.type, x, w, bias, kind.add, T, err);
     p = find_plan(d, T, w->N, w->K, kind, false);
     if (p == NULL && (rc = plan_create(&p, d, T, kind, x, w, bias, err)) != OK)
         return rc;
-    if ((rc = run_plan(d, p, y, x, w->data, bias, err)) != OK || p->fused ||
-        (bias == NULL && !kind.gelu))
+    if ((rc = run_plan(d, p, y, x, w, bias, err)) != OK || p->fused || (bias == NULL && !kind.gelu))
         return rc;
     if (kind.type == DTYPE_F32)
-        return launch(d, "matmul", err, finish_kernel<float>, grid, BLOCK, 0, (float *)y,
-                      (const float *)bias, kind.gelu, w->N);
-    return launch(d, "matmul", err, finish_kernel<__nv_bfloat16>, grid, BLOCK, 0,
-                  (__nv_bfloat16 *)y, (const __nv_bfloat16 *)bias, kind.gelu, w->N);
+        return finish(d, (float *)y, (const float *)bias, kind.gelu, T, w->N, err);
+    return finish(d, (__nv_bfloat16 *)y, (const __nv_bfloat16 *)bias, kind.gelu, T, w->N, err);
 }
 
 int cuda_matmul(struct device *d, void *y, const void *x, const struct matrix *w, const void *bias,
@@ -330,7 +404,7 @@ int cuda_matmul_geglu(struct device *d, void *y, const void *x, const struct mat
     int rc;
 
     if (T > 0 && few_rows_serves_geglu(d, w, T))
-        return few_rows_geglu(d, y, x, w, T, err);
+        return (rc = round_rows(d, &x, w, T, err)) == OK ? few_rows_geglu(d, y, x, w, T, err) : rc;
     if ((rc = cuda_matmul(d, gu, x, w, NULL, T, err)) != OK)
         return rc;
     return cuda_geglu(d, y, gu, T, w->N / 2, err);
@@ -342,6 +416,35 @@ int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *
     return product(d, y, x, w, bias, kind{DTYPE_F32, add, bias != NULL, false}, T, err);
 }
 
+/* Memory for a matrix of N and K. In float8 also for the rows of its products, and *rows [N, K] of
+ * act, from which round_matrix() makes the matrix; it is the caller's (cudaFree). Else *rows stays
+ * NULL. */
+static int take_matrix(struct device *d, struct matrix *m, void **rows, struct error *err)
+{
+    size_t n = (size_t)m->N * m->K, size = dtype_info(d->act)->bytes;
+    int rc = OK;
+
+    if (!d->float8 || !float8_serves(m->N, m->K)) {
+        m->bytes = n * size;
+        CUDA_TRY(cudaMalloc(&m->data, m->bytes > 0 ? m->bytes : 1));
+        return OK;
+    }
+    m->bytes = n + (size_t)m->N * sizeof(float);
+    CUDA_TRY(cudaMalloc(&m->data, n));
+    CUDA_TRY(cudaMalloc(&m->scales, (size_t)m->N * sizeof(float)));
+    CUDA_TRY(cudaMalloc(rows, n * size));
+    rc = float8_reserve(d, m->K, err);
+out:
+    return rc;
+}
+
+static int round_matrix(struct device *d, struct matrix *m, const void *rows, struct error *err)
+{
+    if (rows == NULL)
+        return OK;
+    return float8_round_rows(d, m->data, m->scales, rows, m->N, m->K, err);
+}
+
 /* Rows are decoded to float32 on the host, rounded to act, and copied, a piece at a time. */
 int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
                      int n_parts, int K, struct error *err)
@@ -349,7 +452,7 @@ int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_
     size_t size = dtype_info(d->act)->bytes;
     int step = STAGING_BYTES / (K * (int)sizeof(float)), rc = OK;
     float *rows = NULL;
-    void *staging = NULL;
+    void *staging = NULL, *unrounded = NULL, *to;
     struct matrix *m;
 
     *out = NULL;
@@ -362,23 +465,26 @@ int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_
         goto out;
     }
     m->K = K;
-    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
+    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK ||
+        (rc = take_matrix(d, m, &unrounded, err)) != OK)
         goto out;
-    m->bytes = (size_t)m->N * K * size;
-    CUDA_TRY(cudaMalloc(&m->data, m->bytes > 0 ? m->bytes : 1));
+    to = unrounded != NULL ? unrounded : m->data;
     for (int row = 0; row < m->N; row += step) {
         int n = m->N - row < step ? m->N - row : step;
         matrix_parts_decode(rows, parts, n_parts, K, row, n);
         dtype_encode(staging, rows, d->act, (size_t)n * K);
-        if ((rc = cuda_store(d, (char *)m->data + (size_t)row * K * size, staging,
-                             (size_t)n * K * size, err)) != OK)
+        if ((rc = cuda_store(d, (char *)to + (size_t)row * K * size, staging, (size_t)n * K * size,
+                             err)) != OK)
             goto out;
     }
+    if ((rc = round_matrix(d, m, unrounded, err)) != OK)
+        goto out;
     *out = m;
     m = NULL;
 out:
     free(rows);
     free(staging);
+    cudaFree(unrounded); /* waits for what reads it */
     cuda_matrix_free(d, m);
     return rc;
 }
@@ -393,31 +499,37 @@ static __global__ void random_kernel(Act *to, size_t n, float size, uint64_t see
         put(&to[i], random_number(seed, i) * size);
 }
 
+int cuda_random_numbers(struct device *d, void *to, size_t n, float size, uint64_t seed,
+                        struct error *err)
+{
+    if (d->act == DTYPE_F32)
+        return launch(d, "random", err, random_kernel<float>, 4096, BLOCK, 0, (float *)to, n, size,
+                      seed);
+    return launch(d, "random", err, random_kernel<__nv_bfloat16>, 4096, BLOCK, 0,
+                  (__nv_bfloat16 *)to, n, size, seed);
+}
+
 int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
                        uint64_t seed, struct error *err)
 {
-    size_t n = (size_t)N * K;
+    void *unrounded = NULL;
     struct matrix *m;
-    int rc = OK;
+    int rc;
 
     *out = NULL;
     if ((m = (struct matrix *)calloc(1, sizeof(*m))) == NULL)
         return error_set(err, ERR_MEM, "cuda: no memory for a matrix");
     m->N = N;
     m->K = K;
-    m->bytes = n * dtype_info(d->act)->bytes;
-    CUDA_TRY(cudaMalloc(&m->data, m->bytes));
-    if (d->act == DTYPE_F32)
-        rc = launch(d, "random", err, random_kernel<float>, 4096, BLOCK, 0, (float *)m->data, n,
-                    size, seed);
-    else
-        rc = launch(d, "random", err, random_kernel<__nv_bfloat16>, 4096, BLOCK, 0,
-                    (__nv_bfloat16 *)m->data, n, size, seed);
-    if (rc != OK)
+    if ((rc = take_matrix(d, m, &unrounded, err)) != OK ||
+        (rc = cuda_random_numbers(d, unrounded != NULL ? unrounded : m->data, (size_t)N * K, size,
+                                  seed, err)) != OK ||
+        (rc = round_matrix(d, m, unrounded, err)) != OK)
         goto out;
     *out = m;
     m = NULL;
 out:
+    cudaFree(unrounded); /* waits for what reads it */
     cuda_matrix_free(d, m);
     return rc;
 }
@@ -428,6 +540,7 @@ void cuda_matrix_free(struct device *d, struct matrix *m)
     if (m == NULL)
         return;
     cudaFree(m->data);
+    cudaFree(m->scales);
     free(m);
 }
 
