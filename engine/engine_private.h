@@ -21,7 +21,8 @@ struct engine {
     struct ltx *ltx;
     struct engine_info info;
     int max_batch_tokens, n_threads;
-    enum dtype compute;
+    enum dtype compute; /* of products */
+    enum dtype act;     /* of what they read: compute, or BF16 in float8 */
     /* one pass, sized for max_batch_tokens */
     int32_t *ids, *positions, *begin;
     int *embedded;    /* the prompts of the pass that want embeddings */

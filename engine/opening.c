@@ -128,8 +128,8 @@ static int load_weights(struct engine *e, const struct engine_options *options, 
                            &p, err)) != OK ||
         e->checkpoint == NULL)
         return rc;
-    return ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device,
-                            options->compute, told ? ltx_progress : NULL, &p, err);
+    return ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device, e->act,
+                            told ? ltx_progress : NULL, &p, err);
 }
 
 /* Architectures that are named instead of files. */
@@ -152,7 +152,7 @@ static int make_random_weights(struct engine *e, const struct engine_options *op
         return rc;
     add_ltx_config(&e->info, &ltx);
     return ltx_weights_random(&e->ltx_weights, &ltx, e->config.L + 1, e->config.D, e->ops,
-                              e->device, options->compute, err);
+                              e->device, e->act, err);
 }
 
 static int open_model(struct engine *e, const struct engine_options *options, struct error *err)
@@ -194,7 +194,7 @@ static int take_host_rows(struct engine *e, struct error *err)
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
 {
-    struct device_options device_options = {.act = options->compute};
+    struct device_options device_options = {0};
     bool random = random_model_is(options->model);
     struct engine *e;
     size_t T;
@@ -211,6 +211,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         e->max_batch_tokens = ENGINE_MAX_TOKENS;
     e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
     e->compute = options->compute;
+    e->act = e->compute == DTYPE_F8_E4M3 ? DTYPE_BF16 : e->compute;
     T = (size_t)e->max_batch_tokens;
     if ((e->ids = calloc(T, sizeof(int32_t))) == NULL ||
         (e->positions = calloc(T, sizeof(int32_t))) == NULL ||
@@ -219,6 +220,9 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
         goto out;
     }
+    device_options.act = e->act;
+    device_options.float8 = e->compute == DTYPE_F8_E4M3;
+    device_options.max_rows = e->max_batch_tokens > ENGINE_ROWS ? e->max_batch_tokens : ENGINE_ROWS;
     device_options.n_threads = e->n_threads;
     e->ops = options->backend == ENGINE_LOOPS  ? ops_loops()
              : options->backend == ENGINE_CUDA ? ops_cuda()
@@ -235,12 +239,12 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     else if ((rc = gemma_check(&e->config, err)) == OK)
         rc = load_weights(e, options, err);
     if (rc != OK ||
-        (rc = gemma_create(&e->gemma, &e->config, e->weights, options->compute, ENGINE_MAX_TOKENS,
+        (rc = gemma_create(&e->gemma, &e->config, e->weights, e->act, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK ||
         (rc = take_host_rows(e, err)) != OK)
         goto out;
-    if (e->ltx_weights != NULL && (rc = ltx_create(&e->ltx, e->ltx_weights, options->compute,
-                                                   e->max_batch_tokens, err)) != OK)
+    if (e->ltx_weights != NULL &&
+        (rc = ltx_create(&e->ltx, e->ltx_weights, e->act, e->max_batch_tokens, err)) != OK)
         goto out;
     if (e->max_batch_tokens < e->info.max_tokens)
         e->info.max_tokens = e->max_batch_tokens;
