@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 #define FLOAT8_MAX 448.0f
-/* Rows of less than this are as good as zero; dividing by their scale stays finite. */
-#define FLOAT8_LEAST 1e-30f
+/* Rows of less than this are as good as zero; dividing by the scales of two of them stays finite.
+ */
+#define FLOAT8_LEAST 1e-12f
 
 /* Whether a matrix [N, K] is E4M3 at all; others are kept in bf16, as the tensor cores' products
  * read 16 numbers at a time and no model has a large matrix of another shape. */

@@ -90,11 +90,11 @@ int float8_open(struct device *d, const struct device_options *options, struct e
     if (!options->float8)
         return OK;
     CUDA_TRY(cudaGetDeviceProperties(&gpu, d->gpu));
-    /* Elsewhere cuBLASLt has no product that scales rows of both operands; it came with 12.9. */
-    if (gpu.major != 9 || gpu.minor != 0 || cublasLtGetVersion() < 120900)
+    /* scales of rows, which it has on Hopper, came with 12.9 */
+    if (gpu.major * 10 + gpu.minor < 89 || cublasLtGetVersion() < 120900)
         return error_set(err, ERR_INPUT,
                          "cuda: gpu %d, %s of compute capability %d.%d with cuBLASLt %zu, cannot "
-                         "compute in float8: that takes 9.0 (H100, H200) and 12.9 (120900)",
+                         "compute in float8: that takes 8.9 (Ada, Hopper or later) and 120900",
                          d->gpu, gpu.name, gpu.major, gpu.minor, cublasLtGetVersion());
     d->float8 = true;
     d->max_rows = options->max_rows;

@@ -11,9 +11,10 @@
  * come from memory in a forward pass; nearby T share one. What linear adds to is cuBLASLt's C, with
  * beta 1; bias and GELU are its epilogue, or a kernel of their own for what it does not serve.
  *
- * In float8 (kernels/ops.h) float8.cu first rounds the rows of x; cuBLASLt multiplies by the scales
- * of both, and promotes its sums to float32 every now and then (CUBLASLT_MATMUL_DESC_FAST_ACCUM is
- * off). */
+ * In float8 (kernels/ops.h) float8.cu first rounds the rows of x. On Hopper cuBLASLt multiplies by
+ * the scales of both rows, elsewhere that is done to its sums, and what linear adds to is divided
+ * by them before. The sums are promoted to float32 every now and then
+ * (CUBLASLT_MATMUL_DESC_FAST_ACCUM is off). */
 #include <stdlib.h>
 
 #include "kernels/cuda/few_rows.cuh"
@@ -37,11 +38,14 @@ struct kind {
     bool add, biased, gelu;
 };
 
+/* What cuBLASLt does of a product: its sums; in float8 also the scales; bias and GELU too. */
+enum extent { SUMS, SCALED, FUSED };
+
 struct plan {
     struct plan *next; /* in its bucket */
     int T, N, K;
     struct kind kind;
-    bool fused; /* bias and GELU are in the product */
+    enum extent extent;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
@@ -102,7 +106,7 @@ void cuda_matmul_close(struct device *d)
     d->plans = NULL;
 }
 
-/* A scale for each row of w and of x. */
+/* A scale for each row of w and of x, where it can. */
 static int set_scales(struct device *d, const struct plan *p, const struct matrix *w,
                       struct error *err)
 {
@@ -127,10 +131,10 @@ static int run_plan(struct device *d, const struct plan *p, void *y, const void 
     const float one = 1.0f, beta = p->kind.add ? 1.0f : 0.0f;
     int rc = OK;
 
-    if (p->fused && bias != NULL)
+    if (p->extent == FUSED && bias != NULL)
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                   &bias, sizeof(bias)));
-    if (w->scales != NULL && (rc = set_scales(d, p, w, err)) != OK)
+    if (w->scales != NULL && p->extent >= SCALED && (rc = set_scales(d, p, w, err)) != OK)
         goto out;
     CUBLAS_TRY(cublasLtMatmul(d->plans->handle, p->operation, &one, w->data, p->a, x, p->b, &beta,
                               y, p->c, y, p->c, &p->algorithm, d->plans->workspace, WORKSPACE_BYTES,
@@ -208,9 +212,9 @@ static int describe(struct device *d, struct plan *p, const struct matrix *w,
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA,
                                               &transposed, sizeof(transposed)));
-    if (w->scales != NULL && (rc = set_scales(d, p, w, err)) != OK)
+    if (w->scales != NULL && p->extent >= SCALED && (rc = set_scales(d, p, w, err)) != OK)
         goto out;
-    if (p->fused) {
+    if (p->extent == FUSED) {
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                                   &epilogue, sizeof(epilogue)));
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
@@ -259,21 +263,21 @@ static int plan_create(struct plan **out, struct device *d, int T, struct kind k
     uint32_t hash = ((uint32_t)rounded_up(T) * 31u + (uint32_t)w->N) * 31u + (uint32_t)w->K * 7u;
     struct plan *near = find_plan(d, T, w->N, w->K, kind, true), *p;
     cublasLtMatmulHeuristicResult_t candidates[CANDIDATES], check;
+    int least = w->scales != NULL ? SUMS : SCALED, n = 0, rc = OK;
     void *scratch = NULL;
-    int n = 0, rc = OK;
 
     *out = NULL;
-    for (int fused = 1; fused >= 0 && n == 0; fused--) {
+    for (int extent = FUSED; extent >= least && n == 0; extent--) {
         if ((p = (struct plan *)calloc(1, sizeof(*p))) == NULL)
             return error_set(err, ERR_MEM, "cuda: no memory for a matmul plan");
         p->T = T;
         p->N = w->N;
         p->K = w->K;
         p->kind = kind;
-        p->fused = fused;
+        p->extent = (enum extent)extent;
         if ((rc = describe(d, p, w, candidates, &n, err)) != OK)
             goto out;
-        if (n == 0 && fused) {
+        if (n == 0 && extent > least) {
             plan_free(p);
             p = NULL;
         }
@@ -284,7 +288,7 @@ static int plan_create(struct plan **out, struct device *d, int T, struct kind k
         goto out;
     }
     p->algorithm = candidates[0].algo;
-    if (near != NULL && near->fused == p->fused &&
+    if (near != NULL && near->extent == p->extent &&
         cublasLtMatmulAlgoCheck(d->plans->handle, p->operation, p->a, p->b, p->c, p->c,
                                 &near->algorithm, &check) == CUBLAS_STATUS_SUCCESS &&
         check.workspaceSize <= WORKSPACE_BYTES) {
@@ -318,9 +322,11 @@ static __global__ void finish_kernel(T *y, const T *bias, bool with_gelu, int N)
     }
 }
 
-/* The same for N a multiple of four, four numbers at a time. */
+/* The same for N a multiple of four, four numbers at a time; first the scales of x and w, or NULL.
+ */
 template <typename T>
-static __global__ void finish4_kernel(T *y, const T *bias, bool with_gelu, int N)
+static __global__ void finish4_kernel(T *y, const T *bias, bool with_gelu, const float *x_scales,
+                                      const float *w_scales, int N)
 {
     int n = 4 * (blockIdx.y * BLOCK + threadIdx.x);
     T *to = &y[(size_t)blockIdx.x * N + n];
@@ -328,6 +334,12 @@ static __global__ void finish4_kernel(T *y, const T *bias, bool with_gelu, int N
     wait_for_inputs();
     if (n < N) {
         float4 value = load4(to);
+        if (w_scales != NULL) {
+            float4 w = load4(w_scales + n);
+            float x = x_scales[blockIdx.x];
+            value = make_float4(value.x * x * w.x, value.y * x * w.y, value.z * x * w.z,
+                                value.w * x * w.w);
+        }
         if (bias != NULL) {
             float4 b = load4(bias + n);
             value = make_float4(value.x + b.x, value.y + b.y, value.z + b.z, value.w + b.w);
@@ -338,15 +350,42 @@ static __global__ void finish4_kernel(T *y, const T *bias, bool with_gelu, int N
     }
 }
 
-template <typename Y>
-static int finish(struct device *d, Y *y, const Y *bias, bool with_gelu, int T, int N,
-                  struct error *err)
+/* What is there before the sums are added to it, so that the scales leave it as it was. */
+static __global__ void unscale_kernel(float *y, const float *x_scales, const float *w_scales, int N)
 {
-    int columns = N % 4 == 0 ? N / 4 : N;
-    dim3 grid((unsigned)T, (unsigned)((columns + BLOCK - 1) / BLOCK));
+    int n = 4 * (blockIdx.y * BLOCK + threadIdx.x);
+    float *to = &y[(size_t)blockIdx.x * N + n];
 
-    return launch(d, "matmul", err, N % 4 == 0 ? finish4_kernel<Y> : finish_kernel<Y>, grid, BLOCK,
-                  0, y, bias, with_gelu, N);
+    wait_for_inputs();
+    if (n < N) {
+        float4 value = load4(to), w = load4(w_scales + n);
+        float x = x_scales[blockIdx.x];
+        put4(to, make_float4(value.x / x / w.x, value.y / x / w.y, value.z / x / w.z,
+                             value.w / x / w.w));
+    }
+}
+
+/* In threads: a row each, of so many columns. */
+static dim3 rows_grid(int T, int columns)
+{
+    return dim3((unsigned)T, (unsigned)((columns + BLOCK - 1) / BLOCK));
+}
+
+/* What cuBLASLt left of a product. */
+template <typename Y>
+static int finish(struct device *d, const struct plan *p, Y *y, const struct matrix *w,
+                  const Y *bias, struct error *err)
+{
+    const float *w_scales = p->extent == SUMS ? w->scales : NULL;
+    int T = p->T, N = p->N;
+
+    if (p->extent == FUSED || (bias == NULL && !p->kind.gelu && w_scales == NULL))
+        return OK;
+    if (N % 4 != 0)
+        return launch(d, "matmul", err, finish_kernel<Y>, rows_grid(T, N), BLOCK, 0, y, bias,
+                      p->kind.gelu, N);
+    return launch(d, "matmul", err, finish4_kernel<Y>, rows_grid(T, N / 4), BLOCK, 0, y, bias,
+                  p->kind.gelu, d->row_scales, w_scales, N);
 }
 
 /* In float8 *x [T, K] becomes what the device holds of it in E4M3. */
@@ -379,11 +418,15 @@ static int product(struct device *d, void *y, const void *x, const struct matrix
     p = find_plan(d, T, w->N, w->K, kind, false);
     if (p == NULL && (rc = plan_create(&p, d, T, kind, x, w, bias, err)) != OK)
         return rc;
-    if ((rc = run_plan(d, p, y, x, w, bias, err)) != OK || p->fused || (bias == NULL && !kind.gelu))
+    if (p->extent == SUMS && kind.add &&
+        (rc = launch(d, "matmul", err, unscale_kernel, rows_grid(T, w->N / 4), BLOCK, 0, (float *)y,
+                     d->row_scales, w->scales, w->N)) != OK)
+        return rc;
+    if ((rc = run_plan(d, p, y, x, w, bias, err)) != OK)
         return rc;
     if (kind.type == DTYPE_F32)
-        return finish(d, (float *)y, (const float *)bias, kind.gelu, T, w->N, err);
-    return finish(d, (__nv_bfloat16 *)y, (const __nv_bfloat16 *)bias, kind.gelu, T, w->N, err);
+        return finish(d, p, (float *)y, w, (const float *)bias, err);
+    return finish(d, p, (__nv_bfloat16 *)y, w, (const __nv_bfloat16 *)bias, err);
 }
 
 int cuda_matmul(struct device *d, void *y, const void *x, const struct matrix *w, const void *bias,
