@@ -650,6 +650,8 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
 {
     struct device_options options = {.act = type, .n_threads = n_threads};
 
+    if (ONLY_THREADS && n_threads == 1)
+        return;
     fast = table;
     loops = ops_loops();
     act = type;
