@@ -1,7 +1,6 @@
 /* kernel_profile.c - which kernels a program's recorded passes spend their time in.
  *
- *     CUDA_INJECTION64_PATH=build/cuda/tests/libkernel_profile.so prompt-encoder bench --tokens 61
- * ...
+ *     CUDA_INJECTION64_PATH=build/cuda/tests/libkernel_profile.so prompt-encoder bench ...
  *
  * A library that CUDA loads into the program. It counts the kernels of graphs alone: what a pass
  * launches while its products are timed is no part of it. At the end it prints, most time first, a
