@@ -173,18 +173,53 @@ struct pass {
     struct engine *e;
     struct pack pack;
     const struct engine_prompt *prompts; /* of the pack, from its first on */
+    int first;                           /* number of that one in the call */
     struct engine_result *results;       /* likewise; NULL: they stay on the device */
     bool features[LTX_N_MODALITIES];     /* some prompt wants them, or what comes of them */
     int modality;                        /* whose embeddings are being made */
 };
 
-/* Writes `n` numbers into a prompt's tensor of that name. */
-static void write_rows(struct engine_result *r, const char *name, const float *rows)
+/* The first of the model's tensors that is at fault. Whole files are read for that, so it is done
+ * only when results say that something is wrong, and not on the way of each load. An LTX
+ * checkpoint's few were all looked at while they were loaded. */
+static const char *find_damage(struct engine *e)
 {
+    if (e->looked_for_damage)
+        return e->damage;
+    e->looked_for_damage = true;
+    snprintf(e->damage, sizeof(e->damage), "the weights are too large, or damaged");
+    for (size_t i = 0; e->file != NULL && i < model_file_n_tensors(e->file); i++) {
+        const struct tensor *t = model_file_tensor_at(e->file, i);
+        bool plain = t->type == DTYPE_F32 || t->type == DTYPE_F16 || t->type == DTYPE_BF16;
+        if (!plain || tensor_is_finite(t))
+            continue;
+        snprintf(e->damage, sizeof(e->damage), "%.60s: %.90s holds a NaN or an infinity", t->file,
+                 t->name);
+        break;
+    }
+    return e->damage;
+}
+
+/* Numbers into a result, from its number `at` on. A NaN is no answer to anything. */
+static int write_numbers(struct pass *p, int b, struct engine_tensor *to, size_t at,
+                         const float *numbers, size_t n, struct error *err)
+{
+    if (dtype_encode((char *)to->data + at * dtype_info(to->dtype)->bytes, numbers, to->dtype, n))
+        return OK;
+    return error_set(err, ERR_FORMAT, "prompt %d: a NaN in its %s: %s", p->first + b, to->name,
+                     find_damage(p->e));
+}
+
+/* All of a prompt's tensor of that name. */
+static int write_rows(struct pass *p, int b, const char *name, const float *rows, struct error *err)
+{
+    struct engine_result *r = &p->results[b];
+
     for (int i = 0; i < r->n_tensors; i++)
         if (strcmp(r->tensors[i].name, name) == 0)
-            dtype_encode(r->tensors[i].data, rows, r->tensors[i].dtype,
-                         r->tensors[i].shape[0] * r->tensors[i].shape[1]);
+            return write_numbers(p, b, &r->tensors[i], 0, rows,
+                                 r->tensors[i].shape[0] * r->tensors[i].shape[1], err);
+    return OK;
 }
 
 static int on_state(void *arg, int state, const float *h, struct error *err)
@@ -198,16 +233,16 @@ static int on_state(void *arg, int state, const float *h, struct error *err)
         (rc = ltx_add_state(p->e->ltx, h, err)) != OK)
         return rc;
     for (int b = 0; p->results != NULL && b < p->pack.B; b++) {
-        const struct engine_tensor *states = &p->results[b].tensors[0];
+        struct engine_tensor *states = &p->results[b].tensors[0];
         size_t numbers = (size_t)p->prompts[b].n * D;
         int place = place_of(p->prompts[b].request, state);
         if (place < 0)
             continue;
         if (rows == NULL && (rc = fetch(p->e, &rows, h, (size_t)p->pack.T * D, err)) != OK)
             return rc;
-        dtype_encode((char *)states->data +
-                         (size_t)place * numbers * dtype_info(states->dtype)->bytes,
-                     rows + (size_t)p->pack.begin[b] * D, states->dtype, numbers);
+        if ((rc = write_numbers(p, b, states, (size_t)place * numbers,
+                                rows + (size_t)p->pack.begin[b] * D, numbers, err)) != OK)
+            return rc;
     }
     return OK;
 }
@@ -223,8 +258,7 @@ static int on_embeddings(void *arg, int b, const float *rows, struct error *err)
         return OK;
     if ((rc = fetch(p->e, &rows, rows, ENGINE_ROWS * W, err)) != OK)
         return rc;
-    write_rows(&p->results[b], embedding_names[p->modality], rows);
-    return OK;
+    return write_rows(p, b, embedding_names[p->modality], rows, err);
 }
 
 /* Features and embeddings of one modality, once all hidden states have been added. */
@@ -246,9 +280,9 @@ static int finish_modality(struct pass *p, int m, struct error *err)
         if (p->results == NULL)
             continue;
         if ((rc = fetch(e, &rows, features + (size_t)p->pack.begin[b] * W,
-                        (size_t)p->prompts[b].n * W, err)) != OK)
+                        (size_t)p->prompts[b].n * W, err)) != OK ||
+            (rc = write_rows(p, b, feature_names[m], rows, err)) != OK)
             return rc;
-        write_rows(&p->results[b], feature_names[m], rows);
     }
     p->modality = m;
     return ltx_embed(e->ltx, (enum ltx_modality)m, e->embedded, n_embedded, on_embeddings, p, err);
@@ -301,41 +335,6 @@ static int fill_pack(struct engine *e, struct pack *pack, const struct engine_pr
     return pack->B;
 }
 
-/* The first of the model's tensors that is at fault. Whole files are read for that, so it is done
- * only when results say that something is wrong, and not on the way of each load. An LTX
- * checkpoint's few were all looked at while they were loaded. */
-static const char *find_damage(struct engine *e)
-{
-    if (e->looked_for_damage)
-        return e->damage;
-    e->looked_for_damage = true;
-    snprintf(e->damage, sizeof(e->damage), "the weights are too large, or damaged");
-    for (size_t i = 0; e->file != NULL && i < model_file_n_tensors(e->file); i++) {
-        const struct tensor *t = model_file_tensor_at(e->file, i);
-        bool plain = t->type == DTYPE_F32 || t->type == DTYPE_F16 || t->type == DTYPE_BF16;
-        if (!plain || tensor_is_finite(t))
-            continue;
-        snprintf(e->damage, sizeof(e->damage), "%.60s: %.90s holds a NaN or an infinity", t->file,
-                 t->name);
-        break;
-    }
-    return e->damage;
-}
-
-/* A NaN is no answer to anything. */
-static int check_numbers(struct engine *e, int prompt, const struct engine_result *r,
-                         struct error *err)
-{
-    for (int i = 0; i < r->n_tensors; i++) {
-        const struct engine_tensor *t = &r->tensors[i];
-        if (t->dtype != DTYPE_I64 &&
-            dtype_has_nan(t->data, t->dtype, t->bytes / dtype_info(t->dtype)->bytes))
-            return error_set(err, ERR_FORMAT, "prompt %d: a NaN in its %s: %s", prompt, t->name,
-                             find_damage(e));
-    }
-    return OK;
-}
-
 static int check_prompts(const struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                          struct error *err)
 {
@@ -355,8 +354,10 @@ static int run_passes(struct engine *e, const struct engine_prompt *prompts, int
     int rc;
 
     for (int done = 0; done < n_prompts;) {
-        struct pass pass = {
-            .e = e, .prompts = prompts + done, .results = results == NULL ? NULL : results + done};
+        struct pass pass = {.e = e,
+                            .prompts = prompts + done,
+                            .first = done,
+                            .results = results == NULL ? NULL : results + done};
         int n = fill_pack(e, &pass.pack, prompts, n_prompts, done);
         if ((rc = run_pass(&pass, err)) != OK ||
             (rc = e->ops->sync(e->device, err)) !=
@@ -380,11 +381,7 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
     for (int i = 0; i < n_prompts; i++)
         if ((rc = result_create(&results[i], &e->info, &prompts[i], err)) != OK)
             goto out;
-    if ((rc = run_passes(e, prompts, n_prompts, results, err)) != OK)
-        goto out;
-    for (int i = 0; i < n_prompts; i++)
-        if ((rc = check_numbers(e, i, &results[i], err)) != OK)
-            goto out;
+    rc = run_passes(e, prompts, n_prompts, results, err);
 out:
     for (int i = 0; rc != OK && i < n_prompts; i++)
         engine_result_free(&results[i]);
