@@ -1,0 +1,32 @@
+/* engine_private.h - what an engine holds. For the files of engine/ that are engine.h together:
+ * opening.c makes it and takes it apart, engine.c runs prompts through it, work.c says what there
+ * is to do. */
+#pragma once
+#include "engine/engine.h"
+#include "engine/files/gemma_config.h"
+#include "engine/files/model_file.h"
+#include "engine/ltx/ltx.h"
+#include "engine/model/gemma.h"
+#include "kernels/ops.h"
+
+struct engine {
+    const struct ops *ops;
+    struct device *device;
+    struct model_file *file; /* NULL: random weights */
+    struct gemma_config config;
+    struct weights *weights;
+    struct gemma *gemma;
+    struct ltx_checkpoint *checkpoint; /* this and what follows: NULL without one */
+    struct ltx_weights *ltx_weights;
+    struct ltx *ltx;
+    struct engine_info info;
+    int max_batch_tokens, n_threads;
+    enum dtype compute;
+    /* one pass, sized for max_batch_tokens */
+    int32_t *ids, *positions, *begin;
+    int *embedded;    /* the prompts of the pass that want embeddings */
+    float *host_rows; /* what came off a device that is not the host */
+    /* why results have NaN among their numbers, where they do; looked for once */
+    bool looked_for_damage;
+    char damage[192];
+};
