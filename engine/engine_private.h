@@ -24,8 +24,9 @@ struct engine {
     enum dtype compute;
     /* one pass, sized for max_batch_tokens */
     int32_t *ids, *positions, *begin;
-    int *embedded;    /* the prompts of the pass that want embeddings */
-    float *host_rows; /* what came off a device that is not the host */
+    int *embedded;           /* the prompts of the pass that want embeddings */
+    void *encoded;           /* device: a tensor's part on its way out; NULL where it is the host */
+    int32_t *has_nan, *nans; /* device, host: [prompt][tensor], whether results hold a NaN */
     /* why results have NaN among their numbers, where they do; looked for once */
     bool looked_for_damage;
     char damage[192];

@@ -173,23 +173,27 @@ static int open_model(struct engine *e, const struct engine_options *options, st
     return OK;
 }
 
-/* Room for what comes off the device at once: a state or the features of a pass, or a prompt's
- * embeddings. */
-static int take_host_rows(struct engine *e, struct error *err)
+/* What results pass through on their way out: a prompt's part of a state, its features or its
+ * embeddings, in float32 at most. */
+static int take_result_memory(struct engine *e, struct error *err)
 {
-    size_t W = (size_t)(e->info.video_width > e->info.audio_width ? e->info.video_width
-                                                                  : e->info.audio_width);
-    size_t T = (size_t)e->max_batch_tokens, numbers = T * e->info.width;
+    size_t flags = (size_t)e->max_batch_tokens * ENGINE_MAX_TENSORS * sizeof(int32_t);
+    size_t D = (size_t)e->info.width;
+    void *memory = NULL;
+    int rc;
 
+    if ((e->nans = malloc(flags)) == NULL)
+        return error_set(err, ERR_MEM, "engine: no memory for %zu bytes", flags);
+    if ((rc = e->ops->alloc(e->device, &memory, flags, err)) != OK)
+        return rc;
+    e->has_nan = memory;
     if (e->ops->is_host)
         return OK;
-    if (W * T > numbers)
-        numbers = W * T;
-    if (W * ENGINE_ROWS > numbers)
-        numbers = W * ENGINE_ROWS;
-    if ((e->host_rows = malloc(numbers * sizeof(float))) == NULL)
-        return error_set(err, ERR_MEM, "engine: no memory for %zu numbers", numbers);
-    return OK;
+    if (D < (size_t)e->info.video_width)
+        D = (size_t)e->info.video_width;
+    if (D < (size_t)e->info.audio_width)
+        D = (size_t)e->info.audio_width;
+    return e->ops->alloc(e->device, &e->encoded, ENGINE_ROWS * D * sizeof(float), err);
 }
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
@@ -237,7 +241,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     if (rc != OK ||
         (rc = gemma_create(&e->gemma, &e->config, e->weights, options->compute, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK ||
-        (rc = take_host_rows(e, err)) != OK)
+        (rc = take_result_memory(e, err)) != OK)
         goto out;
     if (e->ltx_weights != NULL && (rc = ltx_create(&e->ltx, e->ltx_weights, options->compute,
                                                    e->max_batch_tokens, err)) != OK)
@@ -263,15 +267,18 @@ void engine_close(struct engine *e)
     ltx_weights_free(e->ltx_weights);
     gemma_free(e->gemma);
     weights_free(e->weights);
-    if (e->device != NULL)
+    if (e->device != NULL) {
+        e->ops->release(e->device, e->encoded);
+        e->ops->release(e->device, e->has_nan);
         e->ops->close(e->device);
+    }
     ltx_checkpoint_close(e->checkpoint);
     model_file_close(e->file);
     free(e->ids);
     free(e->positions);
     free(e->begin);
     free(e->embedded);
-    free(e->host_rows);
+    free(e->nans);
     free(e);
 }
 

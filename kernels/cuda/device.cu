@@ -8,6 +8,7 @@ static void cuda_close(struct device *d)
     if (d == NULL)
         return;
     cudaSetDevice(d->gpu);
+    cuda_downloads_close(d);
     cuda_recordings_close(d);
     cuda_matmul_close(d);
     if (d->stream != NULL)
@@ -37,7 +38,8 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
     d->starts_early = major >= 9;
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
-    if ((rc = cuda_recordings_open(d, err)) != OK || (rc = cuda_matmul_open(d, err)) != OK)
+    if ((rc = cuda_downloads_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
+        (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
     *out = d;
     d = NULL;
@@ -100,17 +102,6 @@ out:
     return rc;
 }
 
-static int cuda_download(struct device *d, void *to, const void *from, size_t bytes,
-                         struct error *err)
-{
-    int rc = OK;
-
-    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->stream));
-    CUDA_TRY(cudaStreamSynchronize(d->stream));
-out:
-    return rc;
-}
-
 extern "C" const struct ops *ops_cuda(void)
 {
     static const struct ops cuda = {
@@ -150,6 +141,7 @@ extern "C" const struct ops *ops_cuda(void)
         .fill_rows = cuda_fill_rows,
         .wide_qk_norm_rope = cuda_wide_qk_norm_rope,
         .full_attention = cuda_full_attention,
+        .encode = cuda_encode,
     };
 
     return &cuda;

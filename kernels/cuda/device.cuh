@@ -16,6 +16,7 @@ extern "C" {
 struct matmul_plans;
 struct few_rows;
 struct recordings;
+struct downloads;
 
 struct device {
     enum dtype act;
@@ -25,6 +26,7 @@ struct device {
     struct matmul_plans *plans;
     struct few_rows *few_rows; /* NULL: not on this GPU */
     struct recordings *recordings;
+    struct downloads *downloads;
 };
 
 struct matrix {
@@ -169,6 +171,9 @@ extern "C" {
 /* Host memory to the device's, and there when this returns. On the device's stream: a plain
  * cudaMemcpy may return while the last of it is on its way, and no stream of ours would wait. */
 int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+int cuda_downloads_open(struct device *d, struct error *err);
+void cuda_downloads_close(struct device *d);
+int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_recordings_open(struct device *d, struct error *err);
 void cuda_recordings_close(struct device *d);
 int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err);
@@ -220,4 +225,6 @@ int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const 
                            int stride, bool interleaved, float eps, struct error *err);
 int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                         float scale, bool gated, struct error *err);
+int cuda_encode(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+                int32_t *has_nan, struct error *err);
 }
