@@ -1,6 +1,6 @@
 /* engine_private.h - what an engine holds. For the files of engine/ that are engine.h together:
- * opening.c makes it and takes it apart, engine.c runs prompts through it, work.c says what there
- * is to do. */
+ * opening.c makes it and takes it apart, warming.c readies it, engine.c runs prompts through it,
+ * work.c says what there is to do. */
 #pragma once
 #include "engine/engine.h"
 #include "engine/files/gemma_config.h"
@@ -26,6 +26,7 @@ struct engine {
     int32_t *ids, *positions, *begin;
     int *embedded;    /* the prompts of the pass that want embeddings */
     float *host_rows; /* what came off a device that is not the host */
+    bool is_warming;  /* passes are not recorded */
     /* why results have NaN among their numbers, where they do; looked for once */
     bool looked_for_damage;
     char damage[192];
