@@ -3,10 +3,12 @@
  *
  * Times are from ids to results in the device's memory. The floor of a stage is the larger of its
  * weights' bytes over the memory's rate and its operations over the product's rate, both measured
- * on the device in the same run; stages add up. */
+ * on the device in the same run; stages add up. The first two passes of each kind after start are
+ * told beside the others: whoever comes first waits for them. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "cli/commands.h"
@@ -49,8 +51,17 @@ static const struct program program = {
 };
 
 struct outcome {
+    double first_ms, second_ms; /* before all others */
     double median_ms, p10_ms, p90_ms, p99_ms, min_ms, max_ms;
     double floor_ms; /* 0: not known */
+};
+
+/* Of all scenes together. */
+struct figures {
+    struct outcome scenes[SCENES_MAX];
+    double open_s, warm_s;                /* until the weights are there; and then */
+    double bytes_per_s, operations_per_s; /* of the device */
+    uint64_t peak_bytes, device_bytes;    /* see engine_memory() */
 };
 
 static int by_value(const void *a, const void *b)
@@ -102,37 +113,55 @@ static int measure(struct outcome *out, struct engine *engine, const struct scen
             return rc;
         if (run >= 0)
             ms[run] = clock_ms_since(start);
+        else if (run == -MIN_RUNS)
+            out->first_ms = clock_ms_since(start);
+        else if (run == 1 - MIN_RUNS)
+            out->second_ms = clock_ms_since(start);
     }
     qsort(ms, (size_t)runs, sizeof(*ms), by_value);
-    *out = (struct outcome){.median_ms = ms[runs / 2],
-                            .p10_ms = ms[runs / 10],
-                            .p90_ms = ms[runs * 9 / 10],
-                            .p99_ms = ms[runs * 99 / 100],
-                            .min_ms = ms[0],
-                            .max_ms = ms[runs - 1]};
+    out->median_ms = ms[runs / 2];
+    out->p10_ms = ms[runs / 10];
+    out->p90_ms = ms[runs * 9 / 10];
+    out->p99_ms = ms[runs * 99 / 100];
+    out->min_ms = ms[0];
+    out->max_ms = ms[runs - 1];
     return OK;
 }
 
+static void print_start(const struct engine_info *info, const struct figures *f)
+{
+    printf("opened in %.2f s", f->open_s);
+    if (info->load_s > 0.0)
+        printf(" (%.2f GB of files in %.2f s: %.2f GB/s)", (double)info->loaded_bytes / 1e9,
+               info->load_s, (double)info->loaded_bytes / 1e9 / info->load_s);
+    printf(", ready %.2f s later\n", f->warm_s);
+    printf("weights %.2f GB; at most %.2f of %.2f GB in use by %s\n",
+           (double)info->weights_bytes / 1e9, (double)f->peak_bytes / 1e9,
+           (double)f->device_bytes / 1e9,
+           strcmp(info->backend, "cpu") == 0 ? "this process" : "all that use the GPU");
+}
+
 static void print_table(const struct settings *s, const struct engine_info *info,
-                        const struct scenes *scenes, const struct outcome *outcomes,
-                        double bytes_per_s, double operations_per_s)
+                        const struct scenes *scenes, const struct figures *f)
 {
     const char *ltx = option_list_at(&s->engine.ltx, 0);
 
     printf("%s, %s, %s; %s\n", s->engine.model, ltx != NULL ? ltx : "no LTX checkpoint",
            engine_settings_compute(&s->engine), info->backend);
-    if (bytes_per_s > 0.0)
-        printf("this device reads %.2f TB/s and multiplies at %.0f TFLOP/s\n", bytes_per_s / 1e12,
-               operations_per_s / 1e12);
-    printf("%-22s %6s %9s %9s %9s %9s %9s %6s\n", "", "tokens", "median ms", "p10", "p90",
-           "prompts/s", "floor ms", "ratio");
+    print_start(info, f);
+    if (f->bytes_per_s > 0.0)
+        printf("this device reads %.2f TB/s and multiplies at %.0f TFLOP/s\n",
+               f->bytes_per_s / 1e12, f->operations_per_s / 1e12);
+    printf("%-22s %6s %9s %9s %9s %9s %9s %9s %9s %6s\n", "", "tokens", "first ms", "second",
+           "median ms", "p10", "p90", "prompts/s", "floor ms", "ratio");
     for (int i = 0; i < scenes->n; i++) {
-        const struct outcome *o = &outcomes[i];
+        const struct outcome *o = &f->scenes[i];
         int tokens = 0;
         for (int k = 0; k < scenes->list[i].n; k++)
             tokens += scenes->list[i].tokens[k];
-        printf("%-22s %6d %9.3f %9.3f %9.3f %9.1f", scenes->list[i].name, tokens, o->median_ms,
-               o->p10_ms, o->p90_ms, 1e3 * scenes->list[i].n / o->median_ms);
+        printf("%-22s %6d %9.3f %9.3f %9.3f %9.3f %9.3f %9.1f", scenes->list[i].name, tokens,
+               o->first_ms, o->second_ms, o->median_ms, o->p10_ms, o->p90_ms,
+               1e3 * scenes->list[i].n / o->median_ms);
         if (o->floor_ms > 0.0)
             printf(" %9.3f %6.2f", o->floor_ms, o->median_ms / o->floor_ms);
         printf("\n");
@@ -140,29 +169,32 @@ static void print_table(const struct settings *s, const struct engine_info *info
 }
 
 static int print_json(const struct settings *s, const struct engine_info *info,
-                      const struct scenes *scenes, const struct outcome *outcomes,
-                      double bytes_per_s, double operations_per_s, struct error *err)
+                      const struct scenes *scenes, const struct figures *f, struct error *err)
 {
     json_t *root, *list = json_array();
     int rc = OK;
 
     for (int i = 0; i < scenes->n; i++) {
-        const struct outcome *o = &outcomes[i];
+        const struct outcome *o = &f->scenes[i];
         json_t *tokens = json_array();
         for (int k = 0; k < scenes->list[i].n; k++)
             json_array_append_new(tokens, json_integer(scenes->list[i].tokens[k]));
         json_array_append_new(
-            list, json_pack("{s:s, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "name",
-                            scenes->list[i].name, "tokens", tokens, "median_ms", o->median_ms,
-                            "p10_ms", o->p10_ms, "p90_ms", o->p90_ms, "p99_ms", o->p99_ms, "min_ms",
+            list, json_pack("{s:s, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "name",
+                            scenes->list[i].name, "tokens", tokens, "first_ms", o->first_ms,
+                            "second_ms", o->second_ms, "median_ms", o->median_ms, "p10_ms",
+                            o->p10_ms, "p90_ms", o->p90_ms, "p99_ms", o->p99_ms, "min_ms",
                             o->min_ms, "max_ms", o->max_ms, "prompts_per_s",
                             1e3 * scenes->list[i].n / o->median_ms, "floor_ms", o->floor_ms));
     }
-    root =
-        json_pack("{s:s, s:s?, s:s, s:s, s:I, s:f, s:f, s:o}", "model", s->engine.model, "ltx",
-                  option_list_at(&s->engine.ltx, 0), "compute", engine_settings_compute(&s->engine),
-                  "backend", info->backend, "runs", (json_int_t)s->runs, "bytes_per_s", bytes_per_s,
-                  "operations_per_s", operations_per_s, "scenes", list);
+    root = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:f, s:I, s:I, s:I, s:o}",
+                     "model", s->engine.model, "ltx", option_list_at(&s->engine.ltx, 0), "compute",
+                     engine_settings_compute(&s->engine), "backend", info->backend, "runs",
+                     (json_int_t)s->runs, "bytes_per_s", f->bytes_per_s, "operations_per_s",
+                     f->operations_per_s, "open_s", f->open_s, "warm_s", f->warm_s, "loaded_bytes",
+                     (json_int_t)info->loaded_bytes, "load_s", info->load_s, "weights_bytes",
+                     (json_int_t)info->weights_bytes, "peak_bytes", (json_int_t)f->peak_bytes,
+                     "device_bytes", (json_int_t)f->device_bytes, "scenes", list);
     if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(1)) != 0)
         rc = error_set(err, ERR_MEM, "bench: no memory for the result");
     printf("\n");
@@ -193,9 +225,10 @@ int command_bench(int argc, char **argv, struct error *err)
     struct engine_options engine_options;
     struct prompts prompts = {0};
     struct scenes scenes = {0};
-    struct outcome outcomes[SCENES_MAX];
+    struct figures figures = {0};
     struct engine *engine = NULL;
-    double bytes_per_s, operations_per_s, *ms = NULL;
+    double *ms = NULL;
+    int64_t start_ns;
     int n_rest, rc;
     bool help;
 
@@ -224,24 +257,31 @@ int command_bench(int argc, char **argv, struct error *err)
     }
     engine_options = engine_settings_options(&settings.engine);
     engine_options.max_batch_tokens = BATCH_TOKENS;
-    if ((settings.prompts != NULL && (rc = read_prompts(&prompts, &settings, err)) != OK) ||
-        (rc = engine_open(&engine, &engine_options, err)) != OK ||
-        (rc = scenes_make(&scenes, settings.tokens, settings.prompts != NULL ? &prompts : NULL,
-                          engine_info(engine)->vocabulary, err)) != OK ||
-        (rc = engine_measure(engine, &bytes_per_s, &operations_per_s, err)) != OK)
+    if (settings.prompts != NULL && (rc = read_prompts(&prompts, &settings, err)) != OK)
         goto out;
-    for (int i = 0; i < scenes.n; i++) {
-        const struct scene *scene = &scenes.list[i];
-        if ((rc = measure(&outcomes[i], engine, scene, ms, (int)settings.runs, err)) != OK)
+    start_ns = clock_now_ns();
+    if ((rc = engine_open(&engine, &engine_options, err)) != OK)
+        goto out;
+    figures.open_s = clock_ms_since(start_ns) / 1e3;
+    if ((rc = scenes_make(&scenes, settings.tokens, settings.prompts != NULL ? &prompts : NULL,
+                          engine_info(engine)->vocabulary, err)) != OK ||
+        (rc = engine_warm(engine, &figures.warm_s, err)) != OK)
+        goto out;
+    for (int i = 0; i < scenes.n; i++)
+        if ((rc = measure(&figures.scenes[i], engine, &scenes.list[i], ms, (int)settings.runs,
+                          err)) != OK)
             goto out;
-        outcomes[i].floor_ms = floor_ms(engine, scene, bytes_per_s, operations_per_s);
-    }
+    /* before measuring the device, which takes memory of its own */
+    if ((rc = engine_memory(engine, &figures.peak_bytes, &figures.device_bytes, err)) != OK ||
+        (rc = engine_measure(engine, &figures.bytes_per_s, &figures.operations_per_s, err)) != OK)
+        goto out;
+    for (int i = 0; i < scenes.n; i++)
+        figures.scenes[i].floor_ms =
+            floor_ms(engine, &scenes.list[i], figures.bytes_per_s, figures.operations_per_s);
     if (settings.json)
-        rc = print_json(&settings, engine_info(engine), &scenes, outcomes, bytes_per_s,
-                        operations_per_s, err);
+        rc = print_json(&settings, engine_info(engine), &scenes, &figures, err);
     else
-        print_table(&settings, engine_info(engine), &scenes, outcomes, bytes_per_s,
-                    operations_per_s);
+        print_table(&settings, engine_info(engine), &scenes, &figures);
 out:
     engine_close(engine);
     scenes_free(&scenes);

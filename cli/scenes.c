@@ -9,8 +9,8 @@
 
 /* A long positive prompt and a usual negative one; then as people mix them. */
 static const struct scene built_in[] = {
+    {"1 prompt", false, 1, {61}, {NULL}}, /* the first after opening */
     {"gemma alone, 1 prompt", true, 1, {61}, {NULL}},
-    {"1 prompt", false, 1, {61}, {NULL}},
     {"pair", false, 2, {61, 30}, {NULL}},
     {"8 prompts", false, 8, {61, 30, 61, 30, 61, 30, 61, 30}, {NULL}},
     {"32 prompts",

@@ -316,7 +316,8 @@ static int run_pass(struct pass *p, struct error *err)
         return rc;
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         run |= (unsigned)p->features[m] << (m + 1);
-    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, to_host ? 0 : run, on_state, p, err)) != OK)
+    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, to_host || e->is_warming ? 0 : run,
+                            on_state, p, err)) != OK)
         return rc;
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)

@@ -73,7 +73,9 @@ struct engine_info {
     int extractor;         /* 1: LTX-2.0; 2: LTX-2.3 and 2.5 */
     int video_width;       /* of features and embeddings */
     int audio_width;       /* 0: a video-only checkpoint */
-    size_t weights_bytes;  /* resident, beside the embedding table, which stays in the file */
+    size_t weights_bytes;  /* resident; on a CPU the embedding table stays in the file */
+    uint64_t loaded_bytes; /* read from the files for that; 0: random weights */
+    double load_s;         /* what that took */
 };
 
 struct engine_request {
@@ -119,6 +121,10 @@ struct engine_result {
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
 void engine_close(struct engine *e); /* NULL is fine */
 
+/* Pays at start for what the first passes would: the first prompts of any number and length then
+ * take about as long as the next. *seconds: what it took; a CPU has nothing to ready. */
+int engine_warm(struct engine *e, double *seconds, struct error *err);
+
 /* Valid until engine_close(). */
 const struct engine_info *engine_info(const struct engine *e);
 
@@ -158,6 +164,9 @@ struct engine_work engine_work(const struct engine *e, const int *n_tokens, int 
  * large matrix product. 0 where the backend does not measure. */
 int engine_measure(struct engine *e, double *bytes_per_s, double *operations_per_s,
                    struct error *err);
+
+/* What is used of the device's memory (kernels/ops.h says what is counted), in bytes. */
+int engine_memory(struct engine *e, uint64_t *peak_bytes, uint64_t *total_bytes, struct error *err);
 
 /* Layers and connector blocks computed since engine_open(). From any thread: that it rises says
  * that the engine works.

@@ -1,6 +1,6 @@
 /* engine_private.h - what an engine holds. For the files of engine/ that are engine.h together:
- * opening.c makes it and takes it apart, engine.c runs prompts through it, work.c says what there
- * is to do. */
+ * opening.c makes it and takes it apart, warming.c readies it, engine.c runs prompts through it,
+ * work.c says what there is to do. */
 #pragma once
 #include "engine/engine.h"
 #include "engine/files/gemma_config.h"
@@ -27,6 +27,7 @@ struct engine {
     int *embedded;           /* the prompts of the pass that want embeddings */
     void *encoded;           /* device: a tensor's part on its way out; NULL where it is the host */
     int32_t *has_nan, *nans; /* device, host: [prompt][tensor], whether results hold a NaN */
+    bool is_warming;         /* passes are not recorded */
     /* why results have NaN among their numbers, where they do; looked for once */
     bool looked_for_damage;
     char damage[192];

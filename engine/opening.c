@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/log.h"
 #include "engine/engine_private.h"
@@ -93,26 +94,33 @@ struct progress {
     uint64_t before, ltx_bytes, total; /* bytes */
 };
 
+static void tell(const struct progress *p, uint64_t bytes_done)
+{
+    if (p->options->progress != NULL)
+        p->options->progress(p->options->progress_arg, bytes_done, p->total);
+}
+
 static void gemma_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
 {
     struct progress *p = arg;
 
     p->before = bytes_done;
     p->total = bytes_total + p->ltx_bytes;
-    p->options->progress(p->options->progress_arg, bytes_done, p->total);
+    tell(p, bytes_done);
 }
 
 static void ltx_progress(void *arg, uint64_t bytes_done)
 {
     const struct progress *p = arg;
 
-    p->options->progress(p->options->progress_arg, p->before + bytes_done, p->total);
+    tell(p, p->before + bytes_done);
 }
 
+/* Times and bytes of a load are told in engine_info. */
 static int load_weights(struct engine *e, const struct engine_options *options, struct error *err)
 {
     struct progress p = {.options = options};
-    bool told = options->progress != NULL;
+    int64_t start_ns = clock_now_ns();
     int S = e->info.n_layers + 1, D = e->info.width, rc;
     struct tensor *tensors;
     size_t n;
@@ -124,12 +132,17 @@ static int load_weights(struct engine *e, const struct engine_options *options, 
             p.ltx_bytes += tensors[i].bytes;
         free(tensors);
     }
-    if ((rc = weights_load(&e->weights, e->file, e->ops, e->device, told ? gemma_progress : NULL,
-                           &p, err)) != OK ||
-        e->checkpoint == NULL)
+    if ((rc = weights_load(&e->weights, e->file, e->ops, e->device, gemma_progress, &p, err)) !=
+            OK ||
+        (e->checkpoint != NULL &&
+         (rc = ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device,
+                                options->compute, ltx_progress, &p, err)) != OK) ||
+        (e->ops->loading_end != NULL && (rc = e->ops->loading_end(e->device, err)) != OK) ||
+        (rc = e->ops->sync(e->device, err)) != OK)
         return rc;
-    return ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device,
-                            options->compute, told ? ltx_progress : NULL, &p, err);
+    e->info.loaded_bytes = p.total;
+    e->info.load_s = clock_ms_since(start_ns) / 1e3;
+    return OK;
 }
 
 /* Architectures that are named instead of files. */

@@ -196,6 +196,20 @@ static int find_embedding(const struct model_file *file, struct tensor *out, str
     return model_file_tensor(file, out, "embed_tokens.weight", 2, shape, err);
 }
 
+/* `bytes` of the file are read for it. */
+static int load_table(struct loader *l, const void *data, enum dtype type, uint64_t bytes,
+                      const struct gemma_config *c, struct error *err)
+{
+    struct weights *w = l->w;
+    int rc = w->ops->table_load(w->device, &w->embed, data, type, c->V, c->D, err);
+
+    if (rc != OK)
+        return rc;
+    w->bytes += w->ops->table_bytes(w->embed);
+    advance(l, bytes);
+    return OK;
+}
+
 static int load_all(struct loader *l, const struct gemma_config *c, struct error *err)
 {
     int rc;
@@ -257,7 +271,9 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
         (rc = find_embedding(file, &embed, err)) != OK ||
         (rc = weights_create(&l.w, c, ops, device, err)) != OK)
         return rc;
-    if ((rc = ops->table_load(device, &l.w->embed, embed.data, embed.type, c->V, c->D, err)) !=
+    if (!ops->is_host) /* there it stays in the file */
+        l.bytes_total += embed.bytes;
+    if ((rc = load_table(&l, embed.data, embed.type, ops->is_host ? 0 : embed.bytes, c, err)) !=
             OK ||
         (rc = load_all(&l, c, err)) != OK)
         goto out;
@@ -286,8 +302,7 @@ int weights_random(struct weights **out, const struct gemma_config *c, const str
     }
     for (size_t i = 0; i < n; i++)
         w->own_table[i] = bf16_from_float(random_number(0, i) / sqrtf((float)c->D));
-    if ((rc = ops->table_load(device, &w->embed, w->own_table, DTYPE_BF16, c->V, c->D, err)) !=
-            OK ||
+    if ((rc = load_table(&l, w->own_table, DTYPE_BF16, 0, c, err)) != OK ||
         (rc = load_all(&l, c, err)) != OK)
         goto out;
     *out = w;

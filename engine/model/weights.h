@@ -28,7 +28,7 @@ struct weights {
     bf16 *own_table;              /* where the weights are random */
     struct layer_weights *layers; /* [n_layers] */
     float *final_norm;            /* [D] */
-    size_t bytes;                 /* resident, without the table */
+    size_t bytes;                 /* resident, a table that stays in the file not counted */
 };
 
 typedef void weights_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);

@@ -21,6 +21,8 @@
 #include "engine/worker/worker.h"
 #include "jobs/redis_settings.h"
 
+enum { REPORT_MS = 5000 }; /* between two lines about a load */
+
 struct settings {
     struct engine_settings engine;
     struct redis_settings redis;
@@ -154,13 +156,52 @@ static void random_name(char *out, size_t cap)
              (unsigned long long)clock_now_ns() & 0xffffffffffu);
 }
 
+static double gb_per_s(uint64_t bytes, double seconds)
+{
+    return seconds > 0.0 ? (double)bytes / 1e9 / seconds : 0.0;
+}
+
+/* While a model loads, so that whoever waits sees that it does. */
+struct load_report {
+    int64_t start_ns, told_ns;
+};
+
+static void report_load(void *arg, uint64_t bytes_done, uint64_t bytes_total)
+{
+    struct load_report *r = arg;
+    double seconds = clock_ms_since(r->start_ns) / 1e3;
+
+    if (clock_ms_since(r->told_ns) < REPORT_MS)
+        return;
+    r->told_ns = clock_now_ns();
+    log_info("loading", "mb=%llu of=%llu seconds=%.1f gb_per_s=%.2f",
+             (unsigned long long)(bytes_done / 1000000),
+             (unsigned long long)(bytes_total / 1000000), seconds, gb_per_s(bytes_done, seconds));
+}
+
+/* With all that the first jobs would else wait for. */
 static int open_engine(struct engine **out, const struct settings *s, struct error *err)
 {
     struct engine_options engine_options = engine_settings_options(&s->engine);
+    struct load_report report = {clock_now_ns(), clock_now_ns()};
+    const struct engine_info *info;
+    double warm_s;
+    int rc;
 
+    engine_options.progress = report_load;
+    engine_options.progress_arg = &report;
     engine_options.max_batch_tokens =
         s->budget_tokens > ENGINE_MAX_TOKENS ? (int)s->budget_tokens : ENGINE_MAX_TOKENS;
-    return engine_open(out, &engine_options, err);
+    if ((rc = engine_open(out, &engine_options, err)) != OK)
+        return rc;
+    info = engine_info(*out);
+    log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu",
+             (unsigned long long)(info->loaded_bytes / 1000000), info->load_s,
+             gb_per_s(info->loaded_bytes, info->load_s),
+             (unsigned long long)(info->weights_bytes / 1000000));
+    if ((rc = engine_warm(*out, &warm_s, err)) == OK && warm_s > 0.0)
+        log_info("warmed", "seconds=%.2f", warm_s);
+    return rc;
 }
 
 /* For whoever started us: that we serve, and where. */

@@ -9,8 +9,10 @@ static void cuda_close(struct device *d)
         return;
     cudaSetDevice(d->gpu);
     cuda_downloads_close(d);
+    cuda_loading_end(d, NULL);
     cuda_recordings_close(d);
     cuda_matmul_close(d);
+    pool_stop(d->pool);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     free(d);
@@ -38,9 +40,12 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
     d->starts_early = major >= 9;
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
-    if ((rc = cuda_downloads_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
+    d->least_free = SIZE_MAX;
+    if ((rc = pool_start(&d->pool, options->n_threads > 0 ? options->n_threads : 1, err)) != OK ||
+        (rc = cuda_downloads_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
         (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
+    cuda_note_memory(d);
     *out = d;
     d = NULL;
 out:
@@ -57,12 +62,34 @@ out:
     return rc;
 }
 
-static int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
+void cuda_note_memory(struct device *d)
+{
+    size_t free_bytes, total;
+
+    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess && free_bytes < d->least_free)
+        d->least_free = free_bytes;
+}
+
+static int cuda_memory(struct device *d, struct device_memory *out, struct error *err)
+{
+    int rc = OK;
+
+    *out = (struct device_memory){};
+    CUDA_TRY(cudaMemGetInfo(&out->free, &out->total));
+    if (out->free < d->least_free)
+        d->least_free = out->free;
+    out->peak = out->total - d->least_free;
+out:
+    return rc;
+}
+
+int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
 {
     int rc = OK;
 
     *out = NULL;
     CUDA_TRY(cudaMalloc(out, bytes > 0 ? bytes : 1));
+    cuda_note_memory(d);
 out:
     return rc;
 }
@@ -83,16 +110,6 @@ out:
     return rc;
 }
 
-int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
-{
-    int rc = OK;
-
-    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
-    CUDA_TRY(cudaStreamSynchronize(d->stream));
-out:
-    return rc;
-}
-
 static int cuda_sync(struct device *d, struct error *err)
 {
     int rc = OK;
@@ -100,6 +117,12 @@ static int cuda_sync(struct device *d, struct error *err)
     CUDA_TRY(cudaStreamSynchronize(d->stream));
 out:
     return rc;
+}
+
+static void cuda_host_run(struct device *d, void (*task)(void *arg, int index, int thread),
+                          void *arg, int n_tasks)
+{
+    pool_run(d->pool, task, arg, n_tasks);
 }
 
 extern "C" const struct ops *ops_cuda(void)
@@ -116,6 +139,8 @@ extern "C" const struct ops *ops_cuda(void)
         .upload = cuda_upload,
         .download = cuda_download,
         .sync = cuda_sync,
+        .memory = cuda_memory,
+        .host_run = cuda_host_run,
         .record = cuda_record,
         .replay = cuda_replay,
         .matrix_load = cuda_matrix_load,
@@ -124,6 +149,9 @@ extern "C" const struct ops *ops_cuda(void)
         .matrix_bytes = cuda_matrix_bytes,
         .table_load = cuda_table_load,
         .table_free = cuda_table_free,
+        .table_bytes = cuda_table_bytes,
+        .loading_end = cuda_loading_end,
+        .plan_size = cuda_plan_size,
         .measure = cuda_measure,
         .embed = cuda_embed,
         .rmsnorm = cuda_rmsnorm,

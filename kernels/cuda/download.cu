@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/device.cuh"
 
-enum { SMALL = 1 << 14, PART = 2 << 20 }; /* bytes */
+static const size_t SMALL = 1 << 14, PART = 2 << 20; /* bytes */
 
 struct downloads {
     char *pinned[2]; /* PART each */

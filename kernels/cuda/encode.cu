@@ -1,7 +1,8 @@
 /* encode.cu - numbers as results have them, four a thread and step; memory-bound. */
 #include "kernels/cuda/device.cuh"
 
-enum { BLOCK = 256, MAX_BLOCKS = 1024 };
+enum { BLOCK = 256 };
+static const size_t MAX_BLOCKS = 1024;
 
 static __device__ void put(__half *y, float value)
 {

@@ -17,14 +17,7 @@
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/random_number.h"
 
-enum {
-    BLOCK = 256,
-    BUCKETS = 1024,
-    WORKSPACE_BYTES = 64 << 20,
-    STAGING_BYTES = 32 << 20,
-    CANDIDATES = 16,
-    TIMINGS = 3
-};
+enum { BLOCK = 256, BUCKETS = 1024, WORKSPACE_BYTES = 64 << 20, CANDIDATES = 16, TIMINGS = 3 };
 
 /* What becomes of the sums: their type, and what is done to them. */
 struct kind {
@@ -211,6 +204,11 @@ static int rounded_up(int T)
     return (T + step - 1) / step * step;
 }
 
+int cuda_plan_size(int T)
+{
+    return rounded_up(T);
+}
+
 static struct plan *find_plan(struct device *d, int T, int N, int K, struct kind kind, bool nearby)
 {
     uint32_t hash = ((uint32_t)rounded_up(T) * 31u + (uint32_t)N) * 31u + (uint32_t)K * 7u;
@@ -260,8 +258,9 @@ static int plan_create(struct plan **out, struct device *d, int T, struct kind k
         check.workspaceSize <= WORKSPACE_BYTES) {
         p->algorithm = near->algorithm;
     } else if (n > 1) {
-        CUDA_TRY(cudaMalloc(&scratch, (size_t)T * w->N * dtype_info(kind.type)->bytes));
-        if ((rc = choose(d, p, candidates, n, scratch, x, w->data, bias, err)) != OK)
+        if ((rc = cuda_alloc(d, &scratch, (size_t)T * w->N * dtype_info(kind.type)->bytes, err)) !=
+                OK ||
+            (rc = choose(d, p, candidates, n, scratch, x, w->data, bias, err)) != OK)
             goto out;
     }
     p->next = d->plans->buckets[hash % BUCKETS];
@@ -342,43 +341,25 @@ int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *
     return product(d, y, x, w, bias, kind{DTYPE_F32, add, bias != NULL, false}, T, err);
 }
 
-/* Rows are decoded to float32 on the host, rounded to act, and copied, a piece at a time. */
 int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
                      int n_parts, int K, struct error *err)
 {
-    size_t size = dtype_info(d->act)->bytes;
-    int step = STAGING_BYTES / (K * (int)sizeof(float)), rc = OK;
-    float *rows = NULL;
-    void *staging = NULL;
     struct matrix *m;
+    int rc;
 
     *out = NULL;
-    if (step < 1)
-        step = 1;
-    if ((m = (struct matrix *)calloc(1, sizeof(*m))) == NULL ||
-        (rows = (float *)malloc((size_t)step * K * sizeof(float))) == NULL ||
-        (staging = malloc((size_t)step * K * size)) == NULL) {
-        rc = error_set(err, ERR_MEM, "cuda: no memory to load a matrix of %d columns", K);
-        goto out;
-    }
+    if ((m = (struct matrix *)calloc(1, sizeof(*m))) == NULL)
+        return error_set(err, ERR_MEM, "cuda: no memory for a matrix");
     m->K = K;
     if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
         goto out;
-    m->bytes = (size_t)m->N * K * size;
-    CUDA_TRY(cudaMalloc(&m->data, m->bytes > 0 ? m->bytes : 1));
-    for (int row = 0; row < m->N; row += step) {
-        int n = m->N - row < step ? m->N - row : step;
-        matrix_parts_decode(rows, parts, n_parts, K, row, n);
-        dtype_encode(staging, rows, d->act, (size_t)n * K);
-        if ((rc = cuda_store(d, (char *)m->data + (size_t)row * K * size, staging,
-                             (size_t)n * K * size, err)) != OK)
-            goto out;
-    }
+    m->bytes = (size_t)m->N * K * dtype_info(d->act)->bytes;
+    if ((rc = cuda_alloc(d, &m->data, m->bytes, err)) != OK ||
+        (rc = cuda_load_rows(d, m->data, d->act, parts, n_parts, K, m->N, err)) != OK)
+        goto out;
     *out = m;
     m = NULL;
 out:
-    free(rows);
-    free(staging);
     cuda_matrix_free(d, m);
     return rc;
 }
@@ -398,7 +379,7 @@ int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, floa
 {
     size_t n = (size_t)N * K;
     struct matrix *m;
-    int rc = OK;
+    int rc;
 
     *out = NULL;
     if ((m = (struct matrix *)calloc(1, sizeof(*m))) == NULL)
@@ -406,7 +387,8 @@ int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, floa
     m->N = N;
     m->K = K;
     m->bytes = n * dtype_info(d->act)->bytes;
-    CUDA_TRY(cudaMalloc(&m->data, m->bytes));
+    if ((rc = cuda_alloc(d, &m->data, m->bytes, err)) != OK)
+        goto out;
     if (d->act == DTYPE_F32)
         rc = launch(d, "random", err, random_kernel<float>, 4096, BLOCK, 0, (float *)m->data, n,
                     size, seed);

@@ -35,8 +35,8 @@ int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s
     CUDA_TRY(cudaDeviceGetAttribute(&n_processors, cudaDevAttrMultiProcessorCount, d->gpu));
     CUDA_TRY(cudaEventCreate(&start));
     CUDA_TRY(cudaEventCreate(&stop));
-    CUDA_TRY(cudaMalloc(&y, (size_t)SIDE * SIDE * sizeof(float)));
-    if ((rc = cuda_matrix_random(d, &x, SIDE, SIDE, 1.0f, 1, err)) != OK ||
+    if ((rc = cuda_alloc(d, (void **)&y, (size_t)SIDE * SIDE * sizeof(float), err)) != OK ||
+        (rc = cuda_matrix_random(d, &x, SIDE, SIDE, 1.0f, 1, err)) != OK ||
         (rc = cuda_matrix_random(d, &w, SIDE, SIDE, 0.01f, 2, err)) != OK ||
         (rc = cuda_matrix_random(d, &large, READ_SIDE, READ_SIDE, 1.0f, 3, err)) != OK)
         goto out;
