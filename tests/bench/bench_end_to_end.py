@@ -298,6 +298,7 @@ def main():
     cut = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:cut])
     args.options = words[cut + 1:]
+    multiprocessing.set_start_method("fork")
     programs = Programs()
     try:
         measure(programs, args)
