@@ -29,6 +29,7 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import statistics
 import sys
@@ -185,26 +186,27 @@ def print_bare(stack, args):
 def print_one(stack, args, name):
     path = stack.cache_sockets[0]
     cache = Redis(path)
-    rows = {key: [] for key in ("miss", "engine", "hit", "write", "read", "send")}
+    rows = {row: [] for row in ("miss", "engine", "hit", "write", "read", "send")}
     for i in range(args.rounds + 3):
         text = prompt(name + i, TOKENS[0])
         before = stack.engine_metric("pe_batch_seconds_sum")
         miss, size = timed(stack.encode, [text], "miss")
         engine = (stack.engine_metric("pe_batch_seconds_sum") - before) * 1e3
         hit, _ = timed(stack.encode, [text], "hit")
+        key = f"bare:{i}"  # kept as results are: both need new memory
         data = os.urandom(size)
         pieces = [data[at:at + PIECE] for at in range(0, size, PIECE)]
         room = memoryview(bytearray(size + 64 * len(pieces)))
 
         def write():
             for k, piece in enumerate(pieces):
-                cache.send("HSET", "bare", k, piece)
+                cache.send("HSET", key, k, piece)
             for _ in pieces:
                 cache.read()
 
         def read():
             for k in range(len(pieces)):
-                cache.send("HGET", "bare", k)
+                cache.send("HGET", key, k)
             left = sum(len(b"$%d\r\n" % len(p)) + len(p) + 2 for p in pieces)
             while left > 0:
                 left -= cache.socket.recv_into(room[:left])
@@ -212,11 +214,10 @@ def print_one(stack, args, name):
         write_ms, _ = timed(write)
         read_ms, _ = timed(read)
         send_ms, _ = timed(send_over_loopback, pieces)
-        cache("DEL", "bare")
         if i >= 3:
-            for key, value in zip(rows, (miss, engine, hit, write_ms, read_ms, send_ms)):
-                rows[key].append(value)
-    at = {key: statistics.median(values) for key, values in rows.items()}
+            for values, value in zip(rows.values(), (miss, engine, hit, write_ms, read_ms, send_ms)):
+                values.append(value)
+    at = {row: statistics.median(values) for row, values in rows.items()}
     added = statistics.median(m - e for m, e in zip(rows["miss"], rows["engine"]))
     by_hand = at["read"] + at["send"]
     print(f"one prompt, {stack.n_caches} caches, {size / 1e6:.2f} MB, {args.rounds} rounds, ms: "
@@ -299,6 +300,7 @@ def main():
     args = parser.parse_args(words[:cut])
     args.options = words[cut + 1:]
     multiprocessing.set_start_method("fork")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # not without its programs
     programs = Programs()
     try:
         measure(programs, args)
