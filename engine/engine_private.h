@@ -20,6 +20,7 @@ struct engine {
     struct ltx_weights *ltx_weights;
     struct ltx *ltx;
     struct engine_info info;
+    char random_digest[ENGINE_DIGEST_SIZE]; /* of random weights */
     int max_batch_tokens, n_threads;
     enum dtype compute;
     /* one pass, sized for max_batch_tokens */

@@ -3,6 +3,7 @@
  * What can be said from headers alone is said before anything large is read. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/cores.h"
@@ -145,6 +146,18 @@ static int load_weights(struct engine *e, const struct engine_options *options, 
     return OK;
 }
 
+/* Random weights follow from the names of their architectures, which so stand for them. */
+static int digest_names(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    const char *ltx = options->ltx[0] != NULL ? options->ltx[0] : "";
+    char names[256];
+    int n = snprintf(names, sizeof(names), "%s\n%s\n", options->model, ltx);
+
+    if (n >= (int)sizeof(names)) /* no architecture is called that */
+        return error_set(err, ERR_INPUT, "engine: %.100s: too long a name", options->model);
+    return digest_bytes(e->random_digest, names, (size_t)n, err);
+}
+
 /* Architectures that are named instead of files. */
 static int make_random_weights(struct engine *e, const struct engine_options *options,
                                struct error *err)
@@ -157,6 +170,9 @@ static int make_random_weights(struct engine *e, const struct engine_options *op
         (rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK)
         return rc;
     fill_info(&e->info, &e->config, "random weights");
+    e->info.is_random = true;
+    if ((rc = digest_names(e, options, err)) != OK)
+        return rc;
     if (options->ltx[0] == NULL)
         return OK;
     if (!random_model_is(options->ltx[0]) || options->ltx[1] != NULL)
@@ -307,8 +323,10 @@ int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE
     struct tensor *tensors;
     int rc;
 
-    if (e->file == NULL)
-        return error_set(err, ERR_INPUT, "random weights have no digest");
+    if (e->file == NULL) {
+        memcpy(digest, e->random_digest, ENGINE_DIGEST_SIZE);
+        return OK;
+    }
     if (e->checkpoint == NULL)
         return model_file_cached_digest(e->file, NULL, e->n_threads, digest, err);
     if ((rc = ltx_weights_find(e->checkpoint, e->info.n_layers + 1, e->info.width, &tensors, &ltx.n,
