@@ -188,7 +188,7 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
     return OK;
 }
 
-static int find_embedding(const struct model_file *file, struct tensor *out, struct error *err)
+int weights_embedding(struct tensor *out, const struct model_file *file, struct error *err)
 {
     const struct gemma_config *c = model_file_config(file);
     size_t shape[2] = {(size_t)c->V, (size_t)c->D};
@@ -232,7 +232,7 @@ int weights_check(const struct model_file *file, uint64_t *bytes, struct error *
 
     if (nothing.layers == NULL)
         return error_set(err, ERR_MEM, "weights: no memory for %d layers", c->L);
-    if ((rc = find_embedding(file, &embed, err)) == OK)
+    if ((rc = weights_embedding(&embed, file, err)) == OK)
         rc = load_all(&l, c, err);
     *bytes = l.bytes_total;
     free(nothing.layers);
@@ -268,7 +268,7 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     *out = NULL;
     /* a file that lacks its last tensor is refused before any work */
     if ((rc = weights_check(file, &l.bytes_total, err)) != OK ||
-        (rc = find_embedding(file, &embed, err)) != OK ||
+        (rc = weights_embedding(&embed, file, err)) != OK ||
         (rc = weights_create(&l.w, c, ops, device, err)) != OK)
         return rc;
     if (!ops->is_host) /* there it stays in the file */
@@ -281,6 +281,22 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     l.w = NULL;
 out:
     weights_free(l.w);
+    return rc;
+}
+
+int weights_outline(struct weights **out, const struct gemma_config *c, const struct ops *ops,
+                    struct device *device, struct error *err)
+{
+    struct loader l = {0};
+    int rc;
+
+    if ((rc = weights_create(out, c, ops, device, err)) != OK)
+        return rc;
+    l.w = *out;
+    if ((rc = load_all(&l, c, err)) == OK)
+        return OK;
+    weights_free(*out);
+    *out = NULL;
     return rc;
 }
 
