@@ -96,7 +96,9 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
                        const char *const *names, const int *rows, int K, struct error *err)
 {
     struct matrix_part parts[3];
+    struct tensor first = {0}; /* which messages name */
     struct weights *w = l->w;
+    struct error why = {0};
     uint64_t bytes = 0;
     int rc;
 
@@ -109,6 +111,8 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         snprintf(name, sizeof(name), "%s.%s.weight", layer, names[i]);
         if ((rc = model_file_tensor(l->file, &tensor, name, 2, shape, err)) != OK)
             return rc;
+        if (i == 0)
+            first = tensor;
         if (i == 0 || tensor.data != parts[i - 1].data) /* what is there twice is read once */
             bytes += tensor.bytes;
         parts[i] = (struct matrix_part){tensor.data, tensor.type, rows[i]};
@@ -117,8 +121,8 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         l->bytes_total += bytes;
         return OK;
     }
-    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, err)) != OK)
-        return rc;
+    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, &why)) != OK)
+        return error_set(err, why.code, "%s: %s: %s", first.file, first.name, why.text);
     w->bytes += w->ops->matrix_bytes(*out);
     advance(l, bytes);
     return OK;
