@@ -14,6 +14,8 @@ struct engine {
     struct device *device;
     struct model_file *file; /* NULL: random weights */
     struct gemma_config config;
+    bool has_ltx;
+    struct ltx_config ltx_config; /* where it has */
     struct weights *weights;
     struct gemma *gemma;
     struct ltx_checkpoint *checkpoint; /* this and what follows: NULL without one */

@@ -11,6 +11,7 @@
 #include "engine/engine_private.h"
 #include "engine/files/digest.h"
 #include "engine/random_model.h"
+#include "engine/room.h"
 #include "tokenizer/tokenizer.h"
 
 static void fill_info(struct engine_info *info, const struct gemma_config *config,
@@ -159,29 +160,35 @@ static int digest_names(struct engine *e, const struct engine_options *options, 
 }
 
 /* Architectures that are named instead of files. */
-static int make_random_weights(struct engine *e, const struct engine_options *options,
-                               struct error *err)
+static int open_random_model(struct engine *e, const struct engine_options *options,
+                             struct error *err)
 {
-    struct ltx_config ltx;
     int rc;
 
-    if ((rc = random_model_gemma(&e->config, options->model, err)) != OK ||
-        (rc = gemma_check(&e->config, err)) != OK ||
-        (rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK)
+    if ((rc = random_model_gemma(&e->config, options->model, err)) != OK)
         return rc;
     fill_info(&e->info, &e->config, "random weights");
     e->info.is_random = true;
     if ((rc = digest_names(e, options, err)) != OK)
         return rc;
-    if (options->ltx[0] == NULL)
+    e->has_ltx = options->ltx[0] != NULL;
+    if (!e->has_ltx)
         return OK;
     if (!random_model_is(options->ltx[0]) || options->ltx[1] != NULL)
         return error_set(err, ERR_INPUT, "a random model goes with one random LTX checkpoint");
-    if ((rc = random_model_ltx(&ltx, options->ltx[0], err)) != OK)
+    if ((rc = random_model_ltx(&e->ltx_config, options->ltx[0], err)) == OK)
+        add_ltx_config(&e->info, &e->ltx_config);
+    return rc;
+}
+
+static int make_random_weights(struct engine *e, struct error *err)
+{
+    int rc;
+
+    if ((rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK || !e->has_ltx)
         return rc;
-    add_ltx_config(&e->info, &ltx);
-    return ltx_weights_random(&e->ltx_weights, &ltx, e->config.L + 1, e->config.D, e->ops,
-                              e->device, options->compute, err);
+    return ltx_weights_random(&e->ltx_weights, &e->ltx_config, e->config.L + 1, e->config.D, e->ops,
+                              e->device, e->compute, err);
 }
 
 static int open_model(struct engine *e, const struct engine_options *options, struct error *err)
@@ -194,12 +201,44 @@ static int open_model(struct engine *e, const struct engine_options *options, st
     fill_info(&e->info, &e->config, model_file_format(e->file));
     if ((rc = open_checkpoint(&e->checkpoint, &e->info, options->ltx, err)) != OK)
         return rc;
-    if (e->checkpoint != NULL && ltx_checkpoint_random(e->checkpoint) != NULL)
+    e->has_ltx = e->checkpoint != NULL;
+    if (!e->has_ltx)
+        return OK;
+    e->ltx_config = *ltx_checkpoint_config(e->checkpoint);
+    if (ltx_checkpoint_random(e->checkpoint) != NULL)
         log_warn("ltx_random",
                  "file=%s text=\"weights are random (%s): features and embeddings mean nothing\"",
                  tensor_file_name(ltx_checkpoint_path_at(e->checkpoint, 0)),
                  ltx_checkpoint_random(e->checkpoint));
     return OK;
+}
+
+static int count_room(void *arg, struct room *out, enum dtype act, int max_batch_tokens,
+                      struct error *err)
+{
+    const struct engine *e = arg;
+    struct tensor embed = {.type = DTYPE_BF16}; /* as random weights have it */
+    int rc;
+
+    if (e->file != NULL && (rc = weights_embedding(&embed, e->file, err)) != OK)
+        return rc;
+    return room_count(out, &e->config, e->has_ltx ? &e->ltx_config : NULL, embed.type, e->ops, act,
+                      max_batch_tokens, err);
+}
+
+/* A GPU that is too small says so now, not after minutes of loading. What a CPU's memory lacks, the
+ * system finds elsewhere, or nobody can tell. */
+static int check_room(struct engine *e, struct error *err)
+{
+    int fewest = e->max_batch_tokens < ENGINE_MAX_TOKENS ? e->max_batch_tokens : ENGINE_MAX_TOKENS;
+    struct device_memory memory;
+    int rc;
+
+    if (e->ops->is_host)
+        return OK;
+    if ((rc = e->ops->memory(e->device, &memory, err)) != OK)
+        return rc;
+    return room_check(&memory, e->compute, e->max_batch_tokens, fewest, count_room, e, err);
 }
 
 /* What results pass through on their way out: a prompt's part of a state, its features or its
@@ -260,14 +299,11 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
         goto out;
     }
-    if ((!random && (rc = open_model(e, options, err)) != OK) ||
-        (rc = e->ops->open(&e->device, &device_options, err)) != OK)
-        goto out;
-    if (random)
-        rc = make_random_weights(e, options, err);
-    else if ((rc = gemma_check(&e->config, err)) == OK)
-        rc = load_weights(e, options, err);
-    if (rc != OK ||
+    rc = random ? open_random_model(e, options, err) : open_model(e, options, err);
+    if (rc != OK || (rc = gemma_check(&e->config, err)) != OK ||
+        (rc = e->ops->open(&e->device, &device_options, err)) != OK ||
+        (rc = check_room(e, err)) != OK ||
+        (rc = random ? make_random_weights(e, err) : load_weights(e, options, err)) != OK ||
         (rc = gemma_create(&e->gemma, &e->config, e->weights, options->compute, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK ||
         (rc = take_result_memory(e, err)) != OK)

@@ -264,8 +264,9 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
         return rc;
     if (l->checkpoint != NULL && !l->listing) {
         struct ltx_weights *w = l->w;
-        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, err)) != OK)
-            return rc;
+        struct error why = {0};
+        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, &why)) != OK)
+            return error_set(err, why.code, "ltx: %s%s: %s", prefix, weights[0], why.text);
         w->bytes += w->ops->matrix_bytes(out->w);
         advance(l, bytes);
     }
@@ -327,8 +328,11 @@ static int load_states(struct loader *l, struct ltx_projection *p, const struct 
                          (int)((r.numbers + REPACK_NUMBERS - 1) / REPACK_NUMBERS));
         for (int k = 0; k < r.n; k++) {
             struct matrix_part part = {packed + (size_t)k * matrix, t->type, p->width};
-            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], &part, 1, D, err)) != OK)
+            struct error why = {0};
+            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], &part, 1, D, &why)) != OK) {
+                error_set(err, why.code, "%s: %s: %s", t->file, t->name, why.text);
                 goto out;
+            }
             w->bytes += w->ops->matrix_bytes(p->states[s + k]);
             advance(l, matrix);
         }

@@ -96,7 +96,9 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
                        const char *const *names, const int *rows, int K, struct error *err)
 {
     struct matrix_part parts[3];
+    struct tensor first = {0}; /* which messages name */
     struct weights *w = l->w;
+    struct error why = {0};
     uint64_t bytes = 0;
     int rc;
 
@@ -109,6 +111,8 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         snprintf(name, sizeof(name), "%s.%s.weight", layer, names[i]);
         if ((rc = model_file_tensor(l->file, &tensor, name, 2, shape, err)) != OK)
             return rc;
+        if (i == 0)
+            first = tensor;
         if (i == 0 || tensor.data != parts[i - 1].data) /* what is there twice is read once */
             bytes += tensor.bytes;
         parts[i] = (struct matrix_part){tensor.data, tensor.type, rows[i]};
@@ -117,8 +121,8 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         l->bytes_total += bytes;
         return OK;
     }
-    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, err)) != OK)
-        return rc;
+    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, &why)) != OK)
+        return error_set(err, why.code, "%s: %s: %s", first.file, first.name, why.text);
     w->bytes += w->ops->matrix_bytes(*out);
     advance(l, bytes);
     return OK;
@@ -188,7 +192,7 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
     return OK;
 }
 
-static int find_embedding(const struct model_file *file, struct tensor *out, struct error *err)
+int weights_embedding(struct tensor *out, const struct model_file *file, struct error *err)
 {
     const struct gemma_config *c = model_file_config(file);
     size_t shape[2] = {(size_t)c->V, (size_t)c->D};
@@ -232,7 +236,7 @@ int weights_check(const struct model_file *file, uint64_t *bytes, struct error *
 
     if (nothing.layers == NULL)
         return error_set(err, ERR_MEM, "weights: no memory for %d layers", c->L);
-    if ((rc = find_embedding(file, &embed, err)) == OK)
+    if ((rc = weights_embedding(&embed, file, err)) == OK)
         rc = load_all(&l, c, err);
     *bytes = l.bytes_total;
     free(nothing.layers);
@@ -268,7 +272,7 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     *out = NULL;
     /* a file that lacks its last tensor is refused before any work */
     if ((rc = weights_check(file, &l.bytes_total, err)) != OK ||
-        (rc = find_embedding(file, &embed, err)) != OK ||
+        (rc = weights_embedding(&embed, file, err)) != OK ||
         (rc = weights_create(&l.w, c, ops, device, err)) != OK)
         return rc;
     if (!ops->is_host) /* there it stays in the file */
@@ -281,6 +285,22 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     l.w = NULL;
 out:
     weights_free(l.w);
+    return rc;
+}
+
+int weights_outline(struct weights **out, const struct gemma_config *c, const struct ops *ops,
+                    struct device *device, struct error *err)
+{
+    struct loader l = {0};
+    int rc;
+
+    if ((rc = weights_create(out, c, ops, device, err)) != OK)
+        return rc;
+    l.w = *out;
+    if ((rc = load_all(&l, c, err)) == OK)
+        return OK;
+    weights_free(*out);
+    *out = NULL;
     return rc;
 }
 

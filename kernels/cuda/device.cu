@@ -3,6 +3,10 @@
 
 #include "kernels/cuda/device.cuh"
 
+extern "C" {
+#include "kernels/gpu_check.h"
+}
+
 static void cuda_close(struct device *d)
 {
     if (d == NULL)
@@ -18,17 +22,41 @@ static void cuda_close(struct device *d)
     free(d);
 }
 
+/* Hopper can start a kernel before the one before it has ended. */
+static int check_gpu(bool *starts_early, int gpu, struct error *err)
+{
+    struct gpu_runtime r = {};
+    cudaDeviceProp properties;
+    cudaError_t status;
+    int rc;
+
+    status = cudaGetDeviceCount(&r.n_gpus);
+    if (status != cudaSuccess)
+        r.n_gpus = 0;
+    if (status != cudaSuccess && status != cudaErrorNoDevice)
+        r.failure = cudaGetErrorString(status);
+    if (cudaDriverGetVersion(&r.driver) != cudaSuccess)
+        r.driver = 0;
+    cudaRuntimeGetVersion(&r.runtime);
+    r.visible = getenv("CUDA_VISIBLE_DEVICES");
+    if ((rc = gpu_check_runtime(&r, gpu, err)) != OK)
+        return rc;
+    if ((status = cudaGetDeviceProperties(&properties, gpu)) != cudaSuccess)
+        return error_set(err, ERR_GPU, "cuda: gpu %d: cudaGetDeviceProperties: %s", gpu,
+                         cudaGetErrorString(status));
+    *starts_early = properties.major >= 9;
+    return gpu_check_capability(gpu, properties.name, properties.major, properties.minor, err);
+}
+
 static int cuda_open(struct device **out, const struct device_options *options, struct error *err)
 {
     struct device *d;
-    int n_gpus = 0, major, rc = OK;
+    bool starts_early;
+    int rc;
 
     *out = NULL;
-    if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0)
-        return error_set(err, ERR_INPUT, "cuda: no GPU is visible");
-    if (options->gpu < 0 || options->gpu >= n_gpus)
-        return error_set(err, ERR_INPUT, "cuda: no GPU %d: there are 0 to %d", options->gpu,
-                         n_gpus - 1);
+    if ((rc = check_gpu(&starts_early, options->gpu, err)) != OK)
+        return rc;
     if (options->act != DTYPE_F32 && options->act != DTYPE_BF16)
         return error_set(err, ERR_INPUT, "cuda: cannot compute in %s, only in F32 and BF16",
                          dtype_info(options->act)->name);
@@ -36,9 +64,8 @@ static int cuda_open(struct device **out, const struct device_options *options, 
         return error_set(err, ERR_MEM, "cuda: no memory for the device");
     d->act = options->act;
     d->gpu = options->gpu;
+    d->starts_early = starts_early;
     CUDA_TRY(cudaSetDevice(d->gpu));
-    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
-    d->starts_early = major >= 9;
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     d->least_free = SIZE_MAX;
     if ((rc = pool_start(&d->pool, options->n_threads > 0 ? options->n_threads : 1, err)) != OK ||

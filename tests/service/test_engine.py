@@ -237,6 +237,16 @@ class Work(Case):
         n = self.calls("complete", lambda: self.check_encode([f"large one {i}" for i in range(4)]))
         self.assertEqual(n, 4)
 
+    def test_a_batch_too_large_for_the_memory_is_halved_until_it_fits(self):
+        self.engine("e", STUB_MEMORY="2")
+        self.service()
+        self.check_encode([f"one of eight {i}" for i in range(8)])
+        self.assertEqual(self.metric("e", "pe_batches_halved_total"), 3)  # of 8, and twice of 4
+        self.assertEqual(self.metric("e", "pe_batches_total"), 4)
+        self.assertEqual(self.metric("e", 'pe_jobs_total{outcome="done"}'), 8)
+        self.assertEqual(self.metric("e", "pe_jobs_redelivered_total"), 0)
+        self.check_encode(["fits"])  # nothing is left of it
+
     def test_waits_losses_and_speed_are_counted(self):
         hang = json.loads(subprocess.run(
             [SERVICE.parent / "prompt-encoder", "tokenize", "-m", TINY, HANG], capture_output=True,
