@@ -157,149 +157,16 @@ static int place_of(const struct engine_request *request, int state)
     return request->n_layers == 0 ? state : -1;
 }
 
-/* Device memory as the host can read it, until the next call. */
-static int fetch(struct engine *e, const float **out, const float *from, size_t n,
-                 struct error *err)
-{
-    *out = from;
-    if (e->ops->is_host)
-        return OK;
-    *out = e->host_rows;
-    return e->ops->download(e->device, e->host_rows, from, n * sizeof(float), err);
-}
-
 /* Some prompts on their way through the model at once. */
 struct pass {
     struct engine *e;
     struct pack pack;
     const struct engine_prompt *prompts; /* of the pack, from its first on */
+    int first;                           /* number of that one in the call */
     struct engine_result *results;       /* likewise; NULL: they stay on the device */
     bool features[LTX_N_MODALITIES];     /* some prompt wants them, or what comes of them */
     int modality;                        /* whose embeddings are being made */
 };
-
-/* Writes `n` numbers into a prompt's tensor of that name. */
-static void write_rows(struct engine_result *r, const char *name, const float *rows)
-{
-    for (int i = 0; i < r->n_tensors; i++)
-        if (strcmp(r->tensors[i].name, name) == 0)
-            dtype_encode(r->tensors[i].data, rows, r->tensors[i].dtype,
-                         r->tensors[i].shape[0] * r->tensors[i].shape[1]);
-}
-
-static int on_state(void *arg, int state, const float *h, struct error *err)
-{
-    struct pass *p = arg;
-    size_t D = (size_t)p->e->info.width;
-    const float *rows = NULL;
-    int rc;
-
-    if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
-        (rc = ltx_add_state(p->e->ltx, h, err)) != OK)
-        return rc;
-    for (int b = 0; p->results != NULL && b < p->pack.B; b++) {
-        const struct engine_tensor *states = &p->results[b].tensors[0];
-        size_t numbers = (size_t)p->prompts[b].n * D;
-        int place = place_of(p->prompts[b].request, state);
-        if (place < 0)
-            continue;
-        if (rows == NULL && (rc = fetch(p->e, &rows, h, (size_t)p->pack.T * D, err)) != OK)
-            return rc;
-        dtype_encode((char *)states->data +
-                         (size_t)place * numbers * dtype_info(states->dtype)->bytes,
-                     rows + (size_t)p->pack.begin[b] * D, states->dtype, numbers);
-    }
-    return OK;
-}
-
-static int on_embeddings(void *arg, int b, const float *rows, struct error *err)
-{
-    struct pass *p = arg;
-    const struct engine_info *info = &p->e->info;
-    size_t W = (size_t)(p->modality == LTX_VIDEO ? info->video_width : info->audio_width);
-    int rc;
-
-    if (p->results == NULL)
-        return OK;
-    if ((rc = fetch(p->e, &rows, rows, ENGINE_ROWS * W, err)) != OK)
-        return rc;
-    write_rows(&p->results[b], embedding_names[p->modality], rows);
-    return OK;
-}
-
-/* Features and embeddings of one modality, once all hidden states have been added. */
-static int finish_modality(struct pass *p, int m, struct error *err)
-{
-    struct engine *e = p->e;
-    size_t W = (size_t)(m == LTX_VIDEO ? e->info.video_width : e->info.audio_width);
-    const float *features = ltx_features(e->ltx, (enum ltx_modality)m), *rows;
-    int n_embedded = 0, rc;
-
-    for (int b = 0; b < p->pack.B; b++) {
-        const struct engine_request *request = p->prompts[b].request;
-        if (request->level == ENGINE_HIDDEN_STATES || !wants(&e->info, request, m))
-            continue;
-        if (request->level == ENGINE_EMBEDDINGS) {
-            e->embedded[n_embedded++] = b;
-            continue;
-        }
-        if (p->results == NULL)
-            continue;
-        if ((rc = fetch(e, &rows, features + (size_t)p->pack.begin[b] * W,
-                        (size_t)p->prompts[b].n * W, err)) != OK)
-            return rc;
-        write_rows(&p->results[b], feature_names[m], rows);
-    }
-    p->modality = m;
-    return ltx_embed(e->ltx, (enum ltx_modality)m, e->embedded, n_embedded, on_embeddings, p, err);
-}
-
-/* Everything that the prompts of a pass want. */
-static int run_pass(struct pass *p, struct error *err)
-{
-    struct engine *e = p->e;
-    bool wanted[ENGINE_MAX_LAYERS + 1] = {false}, to_host = false;
-    unsigned run = 1;
-    int rc;
-
-    for (int b = 0; b < p->pack.B; b++) {
-        const struct engine_request *request = p->prompts[b].request;
-        bool features = request->level != ENGINE_HIDDEN_STATES;
-        to_host |= !features && p->results != NULL;
-        for (int m = 0; m < LTX_N_MODALITIES; m++)
-            p->features[m] |= features && wants(&e->info, request, m);
-        for (int s = 0; s <= e->info.n_layers; s++)
-            wanted[s] |= features || place_of(request, s) >= 0;
-    }
-    if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
-        (rc = ltx_begin(e->ltx, p->pack.begin, p->pack.B, p->features, err)) != OK)
-        return rc;
-    for (int m = 0; m < LTX_N_MODALITIES; m++)
-        run |= (unsigned)p->features[m] << (m + 1);
-    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, to_host ? 0 : run, on_state, p, err)) != OK)
-        return rc;
-    for (int m = 0; m < LTX_N_MODALITIES; m++)
-        if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)
-            return rc;
-    return OK;
-}
-
-/* Packs prompts from `first` on; returns how many fit. Token i of a prompt of n sits at position
- * ENGINE_MAX_TOKENS - n + i, where the reference's left padding puts it. */
-static int fill_pack(struct engine *e, struct pack *pack, const struct engine_prompt *prompts,
-                     int n_prompts, int first)
-{
-    *pack = (struct pack){.ids = e->ids, .positions = e->positions, .begin = e->begin};
-    for (int i = first; i < n_prompts && pack->T + prompts[i].n <= e->max_batch_tokens; i++) {
-        for (int t = 0; t < prompts[i].n; t++) {
-            e->ids[pack->T + t] = prompts[i].ids[t];
-            e->positions[pack->T + t] = ENGINE_MAX_TOKENS - prompts[i].n + t;
-        }
-        pack->T += prompts[i].n;
-        e->begin[++pack->B] = pack->T;
-    }
-    return pack->B;
-}
 
 /* The first of the model's tensors that is at fault. Whole files are read for that, so it is done
  * only when results say that something is wrong, and not on the way of each load. An LTX
@@ -322,18 +189,157 @@ static const char *find_damage(struct engine *e)
     return e->damage;
 }
 
-/* A NaN is no answer to anything. */
-static int check_numbers(struct engine *e, int prompt, const struct engine_result *r,
+/* Numbers of the device into tensor k of a result, from its number `at` on; check_nans() looks at
+ * what they were. */
+static int write_numbers(struct pass *p, int b, int k, size_t at, const float *numbers, size_t n,
                          struct error *err)
 {
-    for (int i = 0; i < r->n_tensors; i++) {
-        const struct engine_tensor *t = &r->tensors[i];
-        if (t->dtype != DTYPE_I64 &&
-            dtype_has_nan(t->data, t->dtype, t->bytes / dtype_info(t->dtype)->bytes))
-            return error_set(err, ERR_FORMAT, "prompt %d: a NaN in its %s: %s", prompt, t->name,
-                             find_damage(e));
+    struct engine *e = p->e;
+    struct engine_tensor *to = &p->results[b].tensors[k];
+    size_t size = dtype_info(to->dtype)->bytes;
+    char *data = (char *)to->data + at * size;
+    int32_t *has_nan = e->has_nan + b * ENGINE_MAX_TENSORS + k;
+    int rc;
+
+    if (e->ops->is_host)
+        return e->ops->encode(e->device, data, to->dtype, numbers, n, has_nan, err);
+    if ((rc = e->ops->encode(e->device, e->encoded, to->dtype, numbers, n, has_nan, err)) != OK)
+        return rc;
+    return e->ops->download(e->device, data, e->encoded, n * size, err);
+}
+
+/* A NaN is no answer to anything. */
+static int check_nans(struct pass *p, struct error *err)
+{
+    struct engine *e = p->e;
+    size_t n = (size_t)p->pack.B * ENGINE_MAX_TENSORS;
+    int rc;
+
+    if ((rc = e->ops->download(e->device, e->nans, e->has_nan, n * sizeof(*e->nans), err)) != OK)
+        return rc;
+    for (size_t i = 0; i < n; i++)
+        if (e->nans[i] != 0) {
+            int b = (int)(i / ENGINE_MAX_TENSORS);
+            return error_set(err, ERR_FORMAT, "prompt %d: a NaN in its %s: %s", p->first + b,
+                             p->results[b].tensors[i % ENGINE_MAX_TENSORS].name, find_damage(e));
+        }
+    return OK;
+}
+
+/* All of a prompt's tensor of that name. */
+static int write_rows(struct pass *p, int b, const char *name, const float *rows, struct error *err)
+{
+    struct engine_result *r = &p->results[b];
+
+    for (int i = 0; i < r->n_tensors; i++)
+        if (strcmp(r->tensors[i].name, name) == 0)
+            return write_numbers(p, b, i, 0, rows, r->tensors[i].shape[0] * r->tensors[i].shape[1],
+                                 err);
+    return OK;
+}
+
+static int on_state(void *arg, int state, const float *h, struct error *err)
+{
+    struct pass *p = arg;
+    size_t D = (size_t)p->e->info.width;
+    int rc;
+
+    if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
+        (rc = ltx_add_state(p->e->ltx, h, err)) != OK)
+        return rc;
+    for (int b = 0; p->results != NULL && b < p->pack.B; b++) {
+        size_t numbers = (size_t)p->prompts[b].n * D;
+        int place = place_of(p->prompts[b].request, state);
+        if (place >= 0 &&
+            (rc = write_numbers(p, b, 0, (size_t)place * numbers, h + (size_t)p->pack.begin[b] * D,
+                                numbers, err)) != OK)
+            return rc;
     }
     return OK;
+}
+
+static int on_embeddings(void *arg, int b, const float *rows, struct error *err)
+{
+    struct pass *p = arg;
+
+    return p->results == NULL ? OK : write_rows(p, b, embedding_names[p->modality], rows, err);
+}
+
+/* Features and embeddings of one modality, once all hidden states have been added. */
+static int finish_modality(struct pass *p, int m, struct error *err)
+{
+    struct engine *e = p->e;
+    size_t W = (size_t)(m == LTX_VIDEO ? e->info.video_width : e->info.audio_width);
+    const float *features = ltx_features(e->ltx, (enum ltx_modality)m);
+    int n_embedded = 0, rc;
+
+    for (int b = 0; b < p->pack.B; b++) {
+        const struct engine_request *request = p->prompts[b].request;
+        if (request->level == ENGINE_HIDDEN_STATES || !wants(&e->info, request, m))
+            continue;
+        if (request->level == ENGINE_EMBEDDINGS) {
+            e->embedded[n_embedded++] = b;
+            continue;
+        }
+        if (p->results != NULL &&
+            (rc = write_rows(p, b, feature_names[m], features + (size_t)p->pack.begin[b] * W,
+                             err)) != OK)
+            return rc;
+    }
+    p->modality = m;
+    return ltx_embed(e->ltx, (enum ltx_modality)m, e->embedded, n_embedded, on_embeddings, p, err);
+}
+
+/* Everything that the prompts of a pass want. */
+static int run_pass(struct pass *p, struct error *err)
+{
+    struct engine *e = p->e;
+    bool wanted[ENGINE_MAX_LAYERS + 1] = {false}, to_host = false;
+    unsigned run = 1;
+    int rc;
+
+    for (int b = 0; b < p->pack.B; b++) {
+        const struct engine_request *request = p->prompts[b].request;
+        bool features = request->level != ENGINE_HIDDEN_STATES;
+        to_host |= !features && p->results != NULL;
+        for (int m = 0; m < LTX_N_MODALITIES; m++)
+            p->features[m] |= features && wants(&e->info, request, m);
+        for (int s = 0; s <= e->info.n_layers; s++)
+            wanted[s] |= features || place_of(request, s) >= 0;
+    }
+    memset(e->nans, 0, (size_t)p->pack.B * ENGINE_MAX_TENSORS * sizeof(*e->nans));
+    if ((rc = e->ops->upload(e->device, e->has_nan, e->nans,
+                             (size_t)p->pack.B * ENGINE_MAX_TENSORS * sizeof(*e->nans), err)) != OK)
+        return rc;
+    if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
+        (rc = ltx_begin(e->ltx, p->pack.begin, p->pack.B, p->features, err)) != OK)
+        return rc;
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        run |= (unsigned)p->features[m] << (m + 1);
+    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, to_host || e->is_warming ? 0 : run,
+                            on_state, p, err)) != OK)
+        return rc;
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)
+            return rc;
+    return p->results != NULL ? check_nans(p, err) : OK;
+}
+
+/* Packs prompts from `first` on; returns how many fit. Token i of a prompt of n sits at position
+ * ENGINE_MAX_TOKENS - n + i, where the reference's left padding puts it. */
+static int fill_pack(struct engine *e, struct pack *pack, const struct engine_prompt *prompts,
+                     int n_prompts, int first)
+{
+    *pack = (struct pack){.ids = e->ids, .positions = e->positions, .begin = e->begin};
+    for (int i = first; i < n_prompts && pack->T + prompts[i].n <= e->max_batch_tokens; i++) {
+        for (int t = 0; t < prompts[i].n; t++) {
+            e->ids[pack->T + t] = prompts[i].ids[t];
+            e->positions[pack->T + t] = ENGINE_MAX_TOKENS - prompts[i].n + t;
+        }
+        pack->T += prompts[i].n;
+        e->begin[++pack->B] = pack->T;
+    }
+    return pack->B;
 }
 
 static int check_prompts(const struct engine *e, const struct engine_prompt *prompts, int n_prompts,
@@ -355,8 +361,10 @@ static int run_passes(struct engine *e, const struct engine_prompt *prompts, int
     int rc;
 
     for (int done = 0; done < n_prompts;) {
-        struct pass pass = {
-            .e = e, .prompts = prompts + done, .results = results == NULL ? NULL : results + done};
+        struct pass pass = {.e = e,
+                            .prompts = prompts + done,
+                            .first = done,
+                            .results = results == NULL ? NULL : results + done};
         int n = fill_pack(e, &pass.pack, prompts, n_prompts, done);
         if ((rc = run_pass(&pass, err)) != OK ||
             (rc = e->ops->sync(e->device, err)) !=
@@ -380,11 +388,7 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
     for (int i = 0; i < n_prompts; i++)
         if ((rc = result_create(&results[i], &e->info, &prompts[i], err)) != OK)
             goto out;
-    if ((rc = run_passes(e, prompts, n_prompts, results, err)) != OK)
-        goto out;
-    for (int i = 0; i < n_prompts; i++)
-        if ((rc = check_numbers(e, i, &results[i], err)) != OK)
-            goto out;
+    rc = run_passes(e, prompts, n_prompts, results, err);
 out:
     for (int i = 0; rc != OK && i < n_prompts; i++)
         engine_result_free(&results[i]);

@@ -3,12 +3,15 @@
  * What can be said from headers alone is said before anything large is read. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/log.h"
 #include "engine/engine_private.h"
 #include "engine/files/digest.h"
 #include "engine/random_model.h"
+#include "engine/room.h"
 #include "tokenizer/tokenizer.h"
 
 static void fill_info(struct engine_info *info, const struct gemma_config *config,
@@ -93,26 +96,33 @@ struct progress {
     uint64_t before, ltx_bytes, total; /* bytes */
 };
 
+static void tell(const struct progress *p, uint64_t bytes_done)
+{
+    if (p->options->progress != NULL)
+        p->options->progress(p->options->progress_arg, bytes_done, p->total);
+}
+
 static void gemma_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
 {
     struct progress *p = arg;
 
     p->before = bytes_done;
     p->total = bytes_total + p->ltx_bytes;
-    p->options->progress(p->options->progress_arg, bytes_done, p->total);
+    tell(p, bytes_done);
 }
 
 static void ltx_progress(void *arg, uint64_t bytes_done)
 {
     const struct progress *p = arg;
 
-    p->options->progress(p->options->progress_arg, p->before + bytes_done, p->total);
+    tell(p, p->before + bytes_done);
 }
 
+/* Times and bytes of a load are told in engine_info. */
 static int load_weights(struct engine *e, const struct engine_options *options, struct error *err)
 {
     struct progress p = {.options = options};
-    bool told = options->progress != NULL;
+    int64_t start_ns = clock_now_ns();
     int S = e->info.n_layers + 1, D = e->info.width, rc;
     struct tensor *tensors;
     size_t n;
@@ -124,34 +134,60 @@ static int load_weights(struct engine *e, const struct engine_options *options, 
             p.ltx_bytes += tensors[i].bytes;
         free(tensors);
     }
-    if ((rc = weights_load(&e->weights, e->file, e->ops, e->device, told ? gemma_progress : NULL,
-                           &p, err)) != OK ||
-        e->checkpoint == NULL)
+    if ((rc = weights_load(&e->weights, e->file, e->ops, e->device, gemma_progress, &p, err)) !=
+            OK ||
+        (e->checkpoint != NULL &&
+         (rc = ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device, e->act,
+                                ltx_progress, &p, err)) != OK) ||
+        (e->ops->loading_end != NULL && (rc = e->ops->loading_end(e->device, err)) != OK) ||
+        (rc = e->ops->sync(e->device, err)) != OK)
         return rc;
-    return ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device, e->act,
-                            told ? ltx_progress : NULL, &p, err);
+    e->info.loaded_bytes = p.total;
+    e->info.load_s = clock_ms_since(start_ns) / 1e3;
+    return OK;
+}
+
+/* Random weights follow from the names of their architectures, which so stand for them. */
+static int digest_names(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    const char *ltx = options->ltx[0] != NULL ? options->ltx[0] : "";
+    char names[256];
+    int n = snprintf(names, sizeof(names), "%s\n%s\n", options->model, ltx);
+
+    if (n >= (int)sizeof(names)) /* no architecture is called that */
+        return error_set(err, ERR_INPUT, "engine: %.100s: too long a name", options->model);
+    return digest_bytes(e->random_digest, names, (size_t)n, err);
 }
 
 /* Architectures that are named instead of files. */
-static int make_random_weights(struct engine *e, const struct engine_options *options,
-                               struct error *err)
+static int open_random_model(struct engine *e, const struct engine_options *options,
+                             struct error *err)
 {
-    struct ltx_config ltx;
     int rc;
 
-    if ((rc = random_model_gemma(&e->config, options->model, err)) != OK ||
-        (rc = gemma_check(&e->config, err)) != OK ||
-        (rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK)
+    if ((rc = random_model_gemma(&e->config, options->model, err)) != OK)
         return rc;
     fill_info(&e->info, &e->config, "random weights");
-    if (options->ltx[0] == NULL)
+    e->info.is_random = true;
+    if ((rc = digest_names(e, options, err)) != OK)
+        return rc;
+    e->has_ltx = options->ltx[0] != NULL;
+    if (!e->has_ltx)
         return OK;
     if (!random_model_is(options->ltx[0]) || options->ltx[1] != NULL)
         return error_set(err, ERR_INPUT, "a random model goes with one random LTX checkpoint");
-    if ((rc = random_model_ltx(&ltx, options->ltx[0], err)) != OK)
+    if ((rc = random_model_ltx(&e->ltx_config, options->ltx[0], err)) == OK)
+        add_ltx_config(&e->info, &e->ltx_config);
+    return rc;
+}
+
+static int make_random_weights(struct engine *e, struct error *err)
+{
+    int rc;
+
+    if ((rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK || !e->has_ltx)
         return rc;
-    add_ltx_config(&e->info, &ltx);
-    return ltx_weights_random(&e->ltx_weights, &ltx, e->config.L + 1, e->config.D, e->ops,
+    return ltx_weights_random(&e->ltx_weights, &e->ltx_config, e->config.L + 1, e->config.D, e->ops,
                               e->device, e->act, err);
 }
 
@@ -165,7 +201,11 @@ static int open_model(struct engine *e, const struct engine_options *options, st
     fill_info(&e->info, &e->config, model_file_format(e->file));
     if ((rc = open_checkpoint(&e->checkpoint, &e->info, options->ltx, err)) != OK)
         return rc;
-    if (e->checkpoint != NULL && ltx_checkpoint_random(e->checkpoint) != NULL)
+    e->has_ltx = e->checkpoint != NULL;
+    if (!e->has_ltx)
+        return OK;
+    e->ltx_config = *ltx_checkpoint_config(e->checkpoint);
+    if (ltx_checkpoint_random(e->checkpoint) != NULL)
         log_warn("ltx_random",
                  "file=%s text=\"weights are random (%s): features and embeddings mean nothing\"",
                  tensor_file_name(ltx_checkpoint_path_at(e->checkpoint, 0)),
@@ -173,23 +213,55 @@ static int open_model(struct engine *e, const struct engine_options *options, st
     return OK;
 }
 
-/* Room for what comes off the device at once: a state or the features of a pass, or a prompt's
- * embeddings. */
-static int take_host_rows(struct engine *e, struct error *err)
+static int count_room(void *arg, struct room *out, enum dtype compute, int max_batch_tokens,
+                      struct error *err)
 {
-    size_t W = (size_t)(e->info.video_width > e->info.audio_width ? e->info.video_width
-                                                                  : e->info.audio_width);
-    size_t T = (size_t)e->max_batch_tokens, numbers = T * e->info.width;
+    const struct engine *e = arg;
+    struct tensor embed = {.type = DTYPE_BF16}; /* as random weights have it */
+    int rc;
+
+    if (e->file != NULL && (rc = weights_embedding(&embed, e->file, err)) != OK)
+        return rc;
+    return room_count(out, &e->config, e->has_ltx ? &e->ltx_config : NULL, embed.type, e->ops,
+                      compute, max_batch_tokens, err);
+}
+
+/* A GPU that is too small says so now, not after minutes of loading. What a CPU's memory lacks, the
+ * system finds elsewhere, or nobody can tell. */
+static int check_room(struct engine *e, struct error *err)
+{
+    int fewest = e->max_batch_tokens < ENGINE_MAX_TOKENS ? e->max_batch_tokens : ENGINE_MAX_TOKENS;
+    struct device_memory memory;
+    int rc;
 
     if (e->ops->is_host)
         return OK;
-    if (W * T > numbers)
-        numbers = W * T;
-    if (W * ENGINE_ROWS > numbers)
-        numbers = W * ENGINE_ROWS;
-    if ((e->host_rows = malloc(numbers * sizeof(float))) == NULL)
-        return error_set(err, ERR_MEM, "engine: no memory for %zu numbers", numbers);
-    return OK;
+    if ((rc = e->ops->memory(e->device, &memory, err)) != OK)
+        return rc;
+    return room_check(&memory, e->compute, e->max_batch_tokens, fewest, count_room, e, err);
+}
+
+/* What results pass through on their way out: a prompt's part of a state, its features or its
+ * embeddings, in float32 at most. */
+static int take_result_memory(struct engine *e, struct error *err)
+{
+    size_t flags = (size_t)e->max_batch_tokens * ENGINE_MAX_TENSORS * sizeof(int32_t);
+    size_t D = (size_t)e->info.width;
+    void *memory = NULL;
+    int rc;
+
+    if ((e->nans = malloc(flags)) == NULL)
+        return error_set(err, ERR_MEM, "engine: no memory for %zu bytes", flags);
+    if ((rc = e->ops->alloc(e->device, &memory, flags, err)) != OK)
+        return rc;
+    e->has_nan = memory;
+    if (e->ops->is_host)
+        return OK;
+    if (D < (size_t)e->info.video_width)
+        D = (size_t)e->info.video_width;
+    if (D < (size_t)e->info.audio_width)
+        D = (size_t)e->info.audio_width;
+    return e->ops->alloc(e->device, &e->encoded, ENGINE_ROWS * D * sizeof(float), err);
 }
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
@@ -211,7 +283,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         e->max_batch_tokens = ENGINE_MAX_TOKENS;
     e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
     e->compute = options->compute;
-    e->act = e->compute == DTYPE_F8_E4M3 ? DTYPE_BF16 : e->compute;
+    e->act = engine_act(e->compute);
     T = (size_t)e->max_batch_tokens;
     if ((e->ids = calloc(T, sizeof(int32_t))) == NULL ||
         (e->positions = calloc(T, sizeof(int32_t))) == NULL ||
@@ -222,7 +294,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     }
     device_options.act = e->act;
     device_options.float8 = e->compute == DTYPE_F8_E4M3;
-    device_options.max_rows = e->max_batch_tokens > ENGINE_ROWS ? e->max_batch_tokens : ENGINE_ROWS;
+    device_options.max_rows = engine_max_rows(e->max_batch_tokens);
     device_options.n_threads = e->n_threads;
     e->ops = options->backend == ENGINE_LOOPS  ? ops_loops()
              : options->backend == ENGINE_CUDA ? ops_cuda()
@@ -231,17 +303,14 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
         goto out;
     }
-    if ((!random && (rc = open_model(e, options, err)) != OK) ||
-        (rc = e->ops->open(&e->device, &device_options, err)) != OK)
-        goto out;
-    if (random)
-        rc = make_random_weights(e, options, err);
-    else if ((rc = gemma_check(&e->config, err)) == OK)
-        rc = load_weights(e, options, err);
-    if (rc != OK ||
+    rc = random ? open_random_model(e, options, err) : open_model(e, options, err);
+    if (rc != OK || (rc = gemma_check(&e->config, err)) != OK ||
+        (rc = e->ops->open(&e->device, &device_options, err)) != OK ||
+        (rc = check_room(e, err)) != OK ||
+        (rc = random ? make_random_weights(e, err) : load_weights(e, options, err)) != OK ||
         (rc = gemma_create(&e->gemma, &e->config, e->weights, e->act, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK ||
-        (rc = take_host_rows(e, err)) != OK)
+        (rc = take_result_memory(e, err)) != OK)
         goto out;
     if (e->ltx_weights != NULL &&
         (rc = ltx_create(&e->ltx, e->ltx_weights, e->act, e->max_batch_tokens, err)) != OK)
@@ -267,15 +336,18 @@ void engine_close(struct engine *e)
     ltx_weights_free(e->ltx_weights);
     gemma_free(e->gemma);
     weights_free(e->weights);
-    if (e->device != NULL)
+    if (e->device != NULL) {
+        e->ops->release(e->device, e->encoded);
+        e->ops->release(e->device, e->has_nan);
         e->ops->close(e->device);
+    }
     ltx_checkpoint_close(e->checkpoint);
     model_file_close(e->file);
     free(e->ids);
     free(e->positions);
     free(e->begin);
     free(e->embedded);
-    free(e->host_rows);
+    free(e->nans);
     free(e);
 }
 
@@ -291,8 +363,10 @@ int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE
     struct tensor *tensors;
     int rc;
 
-    if (e->file == NULL)
-        return error_set(err, ERR_INPUT, "random weights have no digest");
+    if (e->file == NULL) {
+        memcpy(digest, e->random_digest, ENGINE_DIGEST_SIZE);
+        return OK;
+    }
     if (e->checkpoint == NULL)
         return model_file_cached_digest(e->file, NULL, e->n_threads, digest, err);
     if ((rc = ltx_weights_find(e->checkpoint, e->info.n_layers + 1, e->info.width, &tensors, &ltx.n,

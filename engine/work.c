@@ -1,5 +1,5 @@
 /* work.c - what a pass has to do at the least, and what the device could do at its best: the floor
- * that measured times are held against. */
+ * that measured times are held against; and what memory all that took. */
 #include "engine/engine_private.h"
 
 struct engine_work engine_work(const struct engine *e, const int *n_tokens, int n_prompts)
@@ -43,4 +43,18 @@ int engine_measure(struct engine *e, double *bytes_per_s, double *operations_per
     if ((rc = e->ops->bind(e->device, err)) != OK)
         return rc;
     return e->ops->measure(e->device, bytes_per_s, operations_per_s, err);
+}
+
+int engine_memory(struct engine *e, uint64_t *peak_bytes, uint64_t *total_bytes, struct error *err)
+{
+    struct device_memory memory;
+    int rc;
+
+    *peak_bytes = *total_bytes = 0;
+    if ((rc = e->ops->bind(e->device, err)) != OK ||
+        (rc = e->ops->memory(e->device, &memory, err)) != OK)
+        return rc;
+    *peak_bytes = memory.peak;
+    *total_bytes = memory.total;
+    return OK;
 }

@@ -342,38 +342,30 @@ void dtype_decode(float *dst, const void *src, enum dtype type, size_t n)
     }
 }
 
-void dtype_encode(void *dst, const float *src, enum dtype type, size_t n)
+static bool is_nan(float x)
 {
-    uint8_t *out = dst;
-
-    assert(type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16);
-    if (n == 0)
-        return;
-    if (type == DTYPE_F32) {
-        memcpy(dst, src, n * sizeof(float));
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint16_t x = type == DTYPE_F16 ? f16_from_float(src[i]) : bf16_from_float(src[i]);
-        memcpy(out + 2 * i, &x, sizeof(x)); /* `dst` may have any alignment */
-    }
+    return (bits_from_float(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-bool dtype_has_nan(const void *src, enum dtype type, size_t n)
+bool dtype_encode(void *dst, const float *src, enum dtype type, size_t n)
 {
-    const uint8_t *at = src;
-    uint16_t half_infinity = type == DTYPE_F16 ? 0x7c00 : 0x7f80;
-    bool found = false;
+    uint8_t *out = dst;
+    bool whole = true;
 
+    assert(type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16);
     for (size_t i = 0; i < n && type == DTYPE_F32; i++) {
-        uint32_t bits;
-        memcpy(&bits, at + i * sizeof(bits), sizeof(bits));
-        found |= (bits & 0x7fffffffu) > 0x7f800000u;
+        memcpy(out + 4 * i, &src[i], sizeof(float)); /* `dst` may have any alignment */
+        whole &= !is_nan(src[i]);
     }
-    for (size_t i = 0; i < n && type != DTYPE_F32; i++) {
-        uint16_t bits;
-        memcpy(&bits, at + i * sizeof(bits), sizeof(bits));
-        found |= (bits & 0x7fffu) > half_infinity;
+    for (size_t i = 0; i < n && type == DTYPE_F16; i++) {
+        uint16_t x = f16_from_float(src[i]);
+        memcpy(out + 2 * i, &x, sizeof(x));
+        whole &= !is_nan(src[i]);
     }
-    return found;
+    for (size_t i = 0; i < n && type == DTYPE_BF16; i++) {
+        uint16_t x = bf16_from_float(src[i]);
+        memcpy(out + 2 * i, &x, sizeof(x));
+        whole &= !is_nan(src[i]);
+    }
+    return whole;
 }

@@ -54,6 +54,12 @@ struct matrix_part {
     int rows;
 };
 
+/* In bytes. A GPU: of all processes that use it; peak: when the least was free, of the times at
+ * which this device took some. A CPU: the machine's, and peak: the most that this process had. */
+struct device_memory {
+    size_t total, free, peak;
+};
+
 struct ops {
     const char *name;
     bool is_host; /* device memory can be read by the host as it is, once `sync` has returned */
@@ -73,6 +79,13 @@ struct ops {
     int (*upload)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
     int (*download)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
     int (*sync)(struct device *d, struct error *err);
+    int (*memory)(struct device *d, struct device_memory *out, struct error *err);
+
+    /* Runs tasks 0 .. n_tasks - 1 on the host threads of the device, the caller's among them, and
+     * returns when all are done. `thread` is below the number of threads, and not shared at one
+     * moment. */
+    void (*host_run)(struct device *d, void (*task)(void *arg, int index, int thread), void *arg,
+                     int n_tasks);
 
     /* optional, both: many ops as one, for runs of the same ops on the same memory, told apart by
      * `key`. A run is: record, then unless *known the ops, then replay. Where it is known the ops
@@ -82,8 +95,10 @@ struct ops {
     int (*replay)(struct device *d, uint64_t key, struct error *err);
 
     /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`, or
-     * to E4M3. matrix_bytes: what it holds of the device's memory. table_load: `data` (host, [V,
-     * D]) is borrowed until table_free. */
+     * to E4M3. The parts have been read when it returns.
+     * matrix_bytes, table_bytes: what they hold of the device's memory.
+     * table_load: `data` (host, [V, D]) is borrowed until table_free.
+     * loading_end: gives back what loading alone needs; optional. */
     int (*matrix_load)(struct device *d, struct matrix **out, const struct matrix_part *parts,
                        int n_parts, int K, struct error *err);
     /* optional, see kernels/random_matrix.h: the same matrix made where it will lie */
@@ -94,6 +109,12 @@ struct ops {
     int (*table_load)(struct device *d, struct table **out, const void *data, enum dtype type,
                       int V, int D, struct error *err);
     void (*table_free)(struct device *d, struct table *t); /* NULL is fine */
+    size_t (*table_bytes)(const struct table *t);
+    int (*loading_end)(struct device *d, struct error *err);
+
+    /* optional: a product of T tokens takes longer the first time, and readies all of up to
+     * plan_size(T) tokens, T or more, down to the next smaller size. */
+    int (*plan_size)(int T);
 
     /* What this hardware reaches at its best, measured now; takes some GB for a moment.
      * bytes_per_s: reading memory; operations_per_s: a large product of random numbers in `act`.
@@ -218,6 +239,13 @@ struct ops {
      * T % P == 0 */
     int (*full_attention)(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                           float scale, bool gated, struct error *err);
+
+    /* Numbers as a result has them.
+     *     y[i] = x[i], rounded to `type` as dtype_encode() does
+     * y [n] of `type` (F32, F16 or BF16), on a boundary of 16 bytes unless is_host; x [n] f32;
+     * *has_nan becomes 1 where one of them is a NaN, and stays what it was otherwise */
+    int (*encode)(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+                  int32_t *has_nan, struct error *err);
 };
 
 /* The CPU at its best: oneDNN's matmul where it was built in, vector loops for the rest. */

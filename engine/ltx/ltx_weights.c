@@ -3,7 +3,9 @@
  * One walk over all tensors serves both callers: it either lists them or loads them. */
 #include "engine/ltx/ltx_weights.h"
 
+#include <limits.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +15,13 @@
 #include "kernels/random_matrix.h"
 #include "kernels/random_number.h"
 
-enum { NAME_CAP = 160, MAX_PARTS = 4, REPACK_BYTES = 256 << 20 };
+enum {
+    NAME_CAP = 160,
+    MAX_PARTS = 4,
+    REPACK_BYTES = 256 << 20,
+    REPACK_NUMBERS = 1 << 14, /* of a state, in one task */
+    SLICE_BYTES = 1 << 20     /* of a tensor, likewise */
+};
 
 struct loader {
     const struct ltx_checkpoint *checkpoint; /* NULL: the weights are random numbers */
@@ -43,6 +51,37 @@ static int list_tensor(struct loader *l, const struct tensor *t, struct error *e
     return OK;
 }
 
+/* ---- work on the host's side that all of the device's threads share ---- */
+
+struct finite_args {
+    const struct tensor *t;
+    _Atomic bool bad;
+};
+
+static void check_slice(void *arg, int index, int thread)
+{
+    struct finite_args *a = arg;
+    struct tensor slice = *a->t;
+    size_t at = (size_t)index * SLICE_BYTES;
+
+    (void)thread;
+    slice.data = (const char *)a->t->data + at;
+    slice.bytes = a->t->bytes - at < SLICE_BYTES ? a->t->bytes - at : SLICE_BYTES;
+    if (!tensor_is_finite(&slice))
+        atomic_store(&a->bad, true);
+}
+
+static bool is_finite(const struct loader *l, const struct tensor *t)
+{
+    size_t n = t->bytes / SLICE_BYTES + 1; /* a last slice may have no bytes */
+    struct finite_args args = {.t = t};
+
+    if (n > INT_MAX)
+        return tensor_is_finite(t);
+    l->w->ops->host_run(l->w->device, check_slice, &args, (int)n);
+    return !atomic_load(&args.bad);
+}
+
 /* The tensor `prefix` + `name`, listed or found to be finite. */
 static int take_tensor(struct loader *l, struct tensor *t, const char *prefix, const char *name,
                        int n_dims, const size_t *shape, struct error *err)
@@ -55,7 +94,7 @@ static int take_tensor(struct loader *l, struct tensor *t, const char *prefix, c
         return rc;
     if (l->listing)
         return list_tensor(l, t, err);
-    if (!tensor_is_finite(t))
+    if (!is_finite(l, t))
         return error_set(err, ERR_FORMAT, "%s: %s: holds a NaN or an infinity", t->file, t->name);
     return OK;
 }
@@ -225,8 +264,9 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
         return rc;
     if (l->checkpoint != NULL && !l->listing) {
         struct ltx_weights *w = l->w;
-        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, err)) != OK)
-            return rc;
+        struct error why = {0};
+        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, &why)) != OK)
+            return error_set(err, why.code, "ltx: %s%s: %s", prefix, weights[0], why.text);
         w->bytes += w->ops->matrix_bytes(out->w);
         advance(l, bytes);
     }
@@ -238,18 +278,28 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
 /* ---- the projection ---- */
 
 /* States s .. s + n - 1 of a [rows, D * S] tensor, to n matrices [rows, D] end to end at `to`. */
-static void repack(char *to, const struct tensor *t, int rows, int S, int D, int s, int n)
-{
-    size_t size = dtype_info(t->type)->bytes, matrix = (size_t)rows * D * size;
+struct repack {
+    char *to;
+    const struct tensor *t;
+    size_t numbers; /* of a matrix: rows * D */
+    int S, s, n;
+};
 
-    for (size_t i = 0; i < (size_t)rows * D; i++) {
-        const char *from = (const char *)t->data + (i * S + s) * size;
+static void repack_slice(void *arg, int index, int thread)
+{
+    const struct repack *r = arg;
+    size_t size = dtype_info(r->t->type)->bytes, matrix = r->numbers * size;
+    size_t from = (size_t)index * REPACK_NUMBERS, to = from + REPACK_NUMBERS;
+
+    (void)thread;
+    for (size_t i = from; i < (to < r->numbers ? to : r->numbers); i++) {
+        const char *states = (const char *)r->t->data + (i * r->S + r->s) * size;
         if (size == 2)
-            for (int k = 0; k < n; k++)
-                memcpy(to + k * matrix + i * 2, from + (size_t)k * 2, 2);
+            for (int k = 0; k < r->n; k++)
+                memcpy(r->to + k * matrix + i * 2, states + (size_t)k * 2, 2);
         else
-            for (int k = 0; k < n; k++)
-                memcpy(to + k * matrix + i * 4, from + (size_t)k * 4, 4);
+            for (int k = 0; k < r->n; k++)
+                memcpy(r->to + k * matrix + i * 4, states + (size_t)k * 4, 4);
     }
 }
 
@@ -260,7 +310,8 @@ static int load_states(struct loader *l, struct ltx_projection *p, const struct 
 {
     struct ltx_weights *w = l->w;
     int S = w->S, D = w->D, group, rc = OK;
-    size_t matrix = (size_t)p->width * D * dtype_info(t->type)->bytes;
+    struct repack r = {.t = t, .numbers = (size_t)p->width * D, .S = S};
+    size_t matrix = r.numbers * dtype_info(t->type)->bytes;
     char *packed;
 
     group = (int)(REPACK_BYTES / matrix) < S ? (int)(REPACK_BYTES / matrix) : S;
@@ -270,12 +321,18 @@ static int load_states(struct loader *l, struct ltx_projection *p, const struct 
         (packed = malloc((size_t)group * matrix)) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory to repack %s", t->name);
     for (int s = 0; s < S; s += group) {
-        int n = S - s < group ? S - s : group;
-        repack(packed, t, p->width, S, D, s, n);
-        for (int k = 0; k < n; k++) {
+        r.to = packed;
+        r.s = s;
+        r.n = S - s < group ? S - s : group;
+        w->ops->host_run(w->device, repack_slice, &r,
+                         (int)((r.numbers + REPACK_NUMBERS - 1) / REPACK_NUMBERS));
+        for (int k = 0; k < r.n; k++) {
             struct matrix_part part = {packed + (size_t)k * matrix, t->type, p->width};
-            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], &part, 1, D, err)) != OK)
+            struct error why = {0};
+            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], &part, 1, D, &why)) != OK) {
+                error_set(err, why.code, "%s: %s: %s", t->file, t->name, why.text);
                 goto out;
+            }
             w->bytes += w->ops->matrix_bytes(p->states[s + k]);
             advance(l, matrix);
         }

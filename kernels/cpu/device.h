@@ -81,11 +81,15 @@ int cpu_alloc(struct device *d, void **out, size_t bytes, struct error *err);
 void cpu_release(struct device *d, void *memory);
 int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cpu_sync(struct device *d, struct error *err);
+int cpu_memory(struct device *d, struct device_memory *out, struct error *err);
+void cpu_host_run(struct device *d, void (*task)(void *arg, int index, int thread), void *arg,
+                  int n_tasks);
 size_t cpu_matrix_bytes(const struct matrix *m);
 
 int cpu_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
                    int D, struct error *err);
 void cpu_table_free(struct device *d, struct table *t);
+size_t cpu_table_bytes(const struct table *t);
 int cpu_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
               float scale, struct error *err);
 
@@ -117,6 +121,8 @@ int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const
                             int stride, bool interleaved, float eps, struct error *err);
 int loops_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                          float scale, bool gated, struct error *err);
+int cpu_encode(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+               int32_t *has_nan, struct error *err);
 
 /* Overrides of the loop nests. simd_fill_*: simd.c, compiled once per instruction set. */
 void onednn_fill(struct ops *ops);

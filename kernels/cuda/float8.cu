@@ -98,7 +98,7 @@ int float8_open(struct device *d, const struct device_options *options, struct e
                          d->gpu, gpu.name, gpu.major, gpu.minor, cublasLtGetVersion());
     d->float8 = true;
     d->max_rows = options->max_rows;
-    CUDA_TRY(cudaMalloc(&d->row_scales, (size_t)d->max_rows * sizeof(float)));
+    rc = cuda_alloc(d, (void **)&d->row_scales, (size_t)d->max_rows * sizeof(float), err);
 out:
     return rc;
 }
@@ -111,16 +111,14 @@ void float8_close(struct device *d)
 
 int float8_reserve(struct device *d, int K, struct error *err)
 {
-    int rc = OK;
+    int rc;
 
     if (K <= d->rounded_width)
         return OK;
     cudaFree(d->rounded);
-    d->rounded = NULL;
     d->rounded_width = 0;
-    CUDA_TRY(cudaMalloc(&d->rounded, (size_t)d->max_rows * K));
-    d->rounded_width = K;
-out:
+    if ((rc = cuda_alloc(d, &d->rounded, (size_t)d->max_rows * K, err)) == OK)
+        d->rounded_width = K;
     return rc;
 }
 

@@ -23,14 +23,7 @@
 #include "kernels/float8.h"
 #include "kernels/random_number.h"
 
-enum {
-    BLOCK = 256,
-    BUCKETS = 1024,
-    WORKSPACE_BYTES = 64 << 20,
-    STAGING_BYTES = 32 << 20,
-    CANDIDATES = 16,
-    TIMINGS = 3
-};
+enum { BLOCK = 256, BUCKETS = 1024, WORKSPACE_BYTES = 64 << 20, CANDIDATES = 16, TIMINGS = 3 };
 
 /* What becomes of the sums: their type, and what is done to them. */
 struct kind {
@@ -245,6 +238,11 @@ static int rounded_up(int T)
     return (T + step - 1) / step * step;
 }
 
+int cuda_plan_size(int T)
+{
+    return rounded_up(T);
+}
+
 static struct plan *find_plan(struct device *d, int T, int N, int K, struct kind kind, bool nearby)
 {
     uint32_t hash = ((uint32_t)rounded_up(T) * 31u + (uint32_t)N) * 31u + (uint32_t)K * 7u;
@@ -294,8 +292,9 @@ static int plan_create(struct plan **out, struct device *d, int T, struct kind k
         check.workspaceSize <= WORKSPACE_BYTES) {
         p->algorithm = near->algorithm;
     } else if (n > 1) {
-        CUDA_TRY(cudaMalloc(&scratch, (size_t)T * w->N * dtype_info(kind.type)->bytes));
-        if ((rc = choose(d, p, candidates, n, scratch, x, w, bias, err)) != OK)
+        if ((rc = cuda_alloc(d, &scratch, (size_t)T * w->N * dtype_info(kind.type)->bytes, err)) !=
+                OK ||
+            (rc = choose(d, p, candidates, n, scratch, x, w, bias, err)) != OK)
             goto out;
     }
     p->next = d->plans->buckets[hash % BUCKETS];
@@ -465,20 +464,21 @@ int cuda_linear(struct device *d, float *y, const void *x, const struct matrix *
 static int take_matrix(struct device *d, struct matrix *m, void **rows, struct error *err)
 {
     size_t n = (size_t)m->N * m->K, size = dtype_info(d->act)->bytes;
-    int rc = OK;
+    void *scales;
+    int rc;
 
     if (!d->float8 || !float8_serves(m->N, m->K)) {
         m->bytes = n * size;
-        CUDA_TRY(cudaMalloc(&m->data, m->bytes > 0 ? m->bytes : 1));
-        return OK;
+        return cuda_alloc(d, &m->data, m->bytes, err);
     }
     m->bytes = n + (size_t)m->N * sizeof(float);
-    CUDA_TRY(cudaMalloc(&m->data, n));
-    CUDA_TRY(cudaMalloc(&m->scales, (size_t)m->N * sizeof(float)));
-    CUDA_TRY(cudaMalloc(rows, n * size));
-    rc = float8_reserve(d, m->K, err);
-out:
-    return rc;
+    if ((rc = cuda_alloc(d, &m->data, n, err)) != OK ||
+        (rc = cuda_alloc(d, &scales, (size_t)m->N * sizeof(float), err)) != OK)
+        return rc;
+    m->scales = (float *)scales;
+    if ((rc = float8_reserve(d, m->K, err)) != OK)
+        return rc;
+    return cuda_alloc(d, rows, n * size, err);
 }
 
 static int round_matrix(struct device *d, struct matrix *m, const void *rows, struct error *err)
@@ -488,46 +488,27 @@ static int round_matrix(struct device *d, struct matrix *m, const void *rows, st
     return float8_round_rows(d, m->data, m->scales, rows, m->N, m->K, err);
 }
 
-/* Rows are decoded to float32 on the host, rounded to act, and copied, a piece at a time. */
 int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
                      int n_parts, int K, struct error *err)
 {
-    size_t size = dtype_info(d->act)->bytes;
-    int step = STAGING_BYTES / (K * (int)sizeof(float)), rc = OK;
-    float *rows = NULL;
-    void *staging = NULL, *unrounded = NULL, *to;
+    void *rows = NULL;
     struct matrix *m;
+    int rc;
 
     *out = NULL;
-    if (step < 1)
-        step = 1;
-    if ((m = (struct matrix *)calloc(1, sizeof(*m))) == NULL ||
-        (rows = (float *)malloc((size_t)step * K * sizeof(float))) == NULL ||
-        (staging = malloc((size_t)step * K * size)) == NULL) {
-        rc = error_set(err, ERR_MEM, "cuda: no memory to load a matrix of %d columns", K);
-        goto out;
-    }
+    if ((m = (struct matrix *)calloc(1, sizeof(*m))) == NULL)
+        return error_set(err, ERR_MEM, "cuda: no memory for a matrix");
     m->K = K;
     if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK ||
-        (rc = take_matrix(d, m, &unrounded, err)) != OK)
-        goto out;
-    to = unrounded != NULL ? unrounded : m->data;
-    for (int row = 0; row < m->N; row += step) {
-        int n = m->N - row < step ? m->N - row : step;
-        matrix_parts_decode(rows, parts, n_parts, K, row, n);
-        dtype_encode(staging, rows, d->act, (size_t)n * K);
-        if ((rc = cuda_store(d, (char *)to + (size_t)row * K * size, staging, (size_t)n * K * size,
-                             err)) != OK)
-            goto out;
-    }
-    if ((rc = round_matrix(d, m, unrounded, err)) != OK)
+        (rc = take_matrix(d, m, &rows, err)) != OK ||
+        (rc = cuda_load_rows(d, rows != NULL ? rows : m->data, d->act, parts, n_parts, K, m->N,
+                             err)) != OK ||
+        (rc = round_matrix(d, m, rows, err)) != OK)
         goto out;
     *out = m;
     m = NULL;
 out:
-    free(rows);
-    free(staging);
-    cudaFree(unrounded); /* waits for what reads it */
+    cudaFree(rows); /* waits for what reads it */
     cuda_matrix_free(d, m);
     return rc;
 }
@@ -555,7 +536,7 @@ int cuda_random_numbers(struct device *d, void *to, size_t n, float size, uint64
 int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
                        uint64_t seed, struct error *err)
 {
-    void *unrounded = NULL;
+    void *rows = NULL;
     struct matrix *m;
     int rc;
 
@@ -564,15 +545,15 @@ int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, floa
         return error_set(err, ERR_MEM, "cuda: no memory for a matrix");
     m->N = N;
     m->K = K;
-    if ((rc = take_matrix(d, m, &unrounded, err)) != OK ||
-        (rc = cuda_random_numbers(d, unrounded != NULL ? unrounded : m->data, (size_t)N * K, size,
-                                  seed, err)) != OK ||
-        (rc = round_matrix(d, m, unrounded, err)) != OK)
+    if ((rc = take_matrix(d, m, &rows, err)) != OK ||
+        (rc = cuda_random_numbers(d, rows != NULL ? rows : m->data, (size_t)N * K, size, seed,
+                                  err)) != OK ||
+        (rc = round_matrix(d, m, rows, err)) != OK)
         goto out;
     *out = m;
     m = NULL;
 out:
-    cudaFree(unrounded); /* waits for what reads it */
+    cudaFree(rows); /* waits for what reads it */
     cuda_matrix_free(d, m);
     return rc;
 }

@@ -38,10 +38,10 @@ int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s
     CUDA_TRY(cudaDeviceGetAttribute(&n_processors, cudaDevAttrMultiProcessorCount, d->gpu));
     CUDA_TRY(cudaEventCreate(&start));
     CUDA_TRY(cudaEventCreate(&stop));
-    CUDA_TRY(cudaMalloc(&y, (size_t)SIDE * SIDE * sizeof(float)));
-    CUDA_TRY(cudaMalloc(&x, (size_t)SIDE * SIDE * sizeof(float)));
-    CUDA_TRY(cudaMalloc(&large, bytes));
-    if ((rc = cuda_random_numbers(d, x, (size_t)SIDE * SIDE, 1.0f, 1, err)) != OK ||
+    if ((rc = cuda_alloc(d, (void **)&y, (size_t)SIDE * SIDE * sizeof(float), err)) != OK ||
+        (rc = cuda_alloc(d, &x, (size_t)SIDE * SIDE * sizeof(float), err)) != OK ||
+        (rc = cuda_alloc(d, &large, bytes, err)) != OK ||
+        (rc = cuda_random_numbers(d, x, (size_t)SIDE * SIDE, 1.0f, 1, err)) != OK ||
         (rc = cuda_matrix_random(d, &w, SIDE, SIDE, 0.01f, 2, err)) != OK ||
         (rc = cuda_random_numbers(d, large, n_large, 1.0f, 3, err)) != OK)
         goto out;
