@@ -15,7 +15,7 @@ extern "C" {
 }
 
 struct matmul_plans;
-struct few_rows;
+struct hopper;
 struct recordings;
 struct downloads;
 struct loading;
@@ -31,7 +31,7 @@ struct device {
     void *rounded;     /* [max_rows, rounded_width] E4M3: what a product reads */
     float *row_scales; /* [max_rows] of it */
     struct matmul_plans *plans;
-    struct few_rows *few_rows; /* NULL: not on this GPU */
+    struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
     struct downloads *downloads;
     struct pool *pool;       /* host threads: they fill what goes to the GPU */

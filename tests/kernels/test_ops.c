@@ -742,8 +742,9 @@ static void fill_rows_matches(void)
 }
 
 /* heads, width of a head, and rows of a block, of connectors */
-static const int blocks[][3] = {{3, 64, 64}, {2, 32, 100},  {1, 512, 7},  {3, 6, 33},
-                                {5, 128, 1}, {8, 128, 130}, {8, 64, 256}, {8, 128, 128}};
+static const int blocks[][3] = {{3, 64, 64},  {2, 32, 100},  {1, 512, 7},
+                                {3, 6, 33},   {5, 128, 1},   {8, 128, 130},
+                                {8, 64, 256}, {8, 128, 128}, {8, 128, 384}};
 enum { N_BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };
 
 static void wide_qk_norm_rope_matches(void)
@@ -783,6 +784,34 @@ static void full_attention_matches(void)
             check_act_close("full_attention", back(o_there, act_bytes(n)), want, n);
             release_case();
         }
+}
+
+/* Blocks as connectors have them, and more tiles of them than a GPU has processors: one takes
+ * several. The loop nest would take minutes: here the CPU's vector loops are what is right. */
+static void full_attention_of_many_tiles_matches(void)
+{
+    static const int shapes[][2] = {{16, 64}, {8, 128}}; /* heads, width of a head */
+    struct device_options options = {.act = DTYPE_F32, .n_threads = 8};
+    const int P = 1024, T = 3 * P;
+    struct device *cpu;
+
+    CHECK_OK(ops_cpu()->open(&cpu, &options, &err));
+    for (int i = 0; i < 4; i++) {
+        int H = shapes[i / 2][0], E = shapes[i / 2][1], gated = i % 2;
+        size_t n_in = (size_t)T * (3 * H * E + gated * H), n = (size_t)T * H * E;
+        float scale = 6.0f / sqrtf((float)E), *qkvg = random_floats(n_in, 14),
+              *got = host(F32_BYTES(n));
+        void *o_there = on_device(host(act_bytes(n)), act_bytes(n)), *there;
+        float *want = host(F32_BYTES(n));
+        there = mid_on_device(qkvg, n_in);
+        CHECK_OK(fast->full_attention(fast_device, o_there, there, T, P, H, E, scale, gated, &err));
+        CHECK_OK(ops_cpu()->full_attention(cpu, want, qkvg, T, P, H, E, scale, gated, &err));
+        dtype_decode(got, back(o_there, act_bytes(n)), act, n);
+        check_close("full_attention of many tiles", got, want, n,
+                    act == DTYPE_F32 ? REORDERED : BF16_STEPS);
+        release_case();
+    }
+    ops_cpu()->close(cpu);
 }
 
 static float *awkward_floats(size_t n)
@@ -860,6 +889,8 @@ static void run_others(void)
     RUN(fill_rows_matches);
     RUN(wide_qk_norm_rope_matches);
     RUN(full_attention_matches);
+    if (fast == ops_cuda())
+        RUN(full_attention_of_many_tiles_matches);
     RUN(encode_matches);
 }
 
