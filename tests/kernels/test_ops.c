@@ -723,22 +723,31 @@ static void range_norm_by_hand(void)
 
 static void fill_rows_matches(void)
 {
-    enum { P = 24, R = 6, W = 5, B = 4, X = 40 };
+    enum { P = 24, R = 6, B = 4, X = 40 };
     static const int32_t first[B] = {10, 0, 39, 3}, count[B] = {P, 1, 0, 7};
-    size_t n = (size_t)B * P * W;
-    float *x = random_floats((size_t)X * W, 18), *registers = random_floats((size_t)R * W, 19);
-    float *want = host(F32_BYTES(n)), *got = on_device(want, F32_BYTES(n));
+    static const int widths[] = {5, 8, 260};
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
 
-    CHECK_OK(fast->fill_rows(
-        fast_device, got, on_device(x, F32_BYTES(X * W)), on_device(registers, F32_BYTES(R * W)),
-        on_device(first, sizeof(first)), on_device(count, sizeof(count)), B, P, R, W, &err));
-    for (int b = 0; b < B; b++)
-        for (int p = 0; p < P; p++)
-            memcpy(want + (size_t)(b * P + p) * W,
-                   p < count[b] ? x + (size_t)(first[b] + p) * W : registers + (size_t)(p % R) * W,
-                   F32_BYTES(W));
-    CHECK(memcmp(back(got, F32_BYTES(n)), want, F32_BYTES(n)) == 0);
-    release_case();
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (size_t j = 0; j < sizeof(types) / sizeof(types[0]); j++) {
+            size_t W = (size_t)widths[i], row = W * dtype_info(types[j])->bytes, n = B * P * row;
+            char *x = host(X * row), *registers = host(R * row), *want = host(n);
+            void *got = on_device(want, n);
+            dtype_encode(x, random_floats(X * W, 18), types[j], X * W);
+            dtype_encode(registers, random_floats(R * W, 19), types[j], R * W);
+            CHECK_OK(fast->fill_rows(fast_device, got, on_device(x, X * row),
+                                     on_device(registers, R * row), types[j],
+                                     on_device(first, sizeof(first)),
+                                     on_device(count, sizeof(count)), B, P, R, (int)W, &err));
+            for (int b = 0; b < B; b++)
+                for (int p = 0; p < P; p++)
+                    memcpy(want + (size_t)(b * P + p) * row,
+                           p < count[b] ? x + (size_t)(first[b] + p) * row
+                                        : registers + (size_t)(p % R) * row,
+                           row);
+            CHECK(memcmp(back(got, n), want, n) == 0);
+            release_case();
+        }
 }
 
 /* heads, width of a head, and rows of a block, of connectors */
