@@ -210,6 +210,12 @@ struct ops {
     int (*range_norm)(struct device *d, void *y, const float *x, const int32_t *begin,
                       float *scratch, int B, int T, int D, struct error *err);
 
+    /* Some columns of sums, scaled.
+     *     y[t,n] = x[t,n] * scale + bias[n]
+     * y [T, N] f32; x: the N numbers of each row, `stride` f32 apart; bias [N] f32 */
+    int (*scale_columns)(struct device *d, float *y, const float *x, int stride, float scale,
+                         const float *bias, int T, int N, struct error *err);
+
     /* Prompts of any length to blocks of P rows: a prompt's own rows, then registers. Row p takes
      * register p % R, wherever the prompt ends.
      *     h[b*P + p, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]

@@ -26,14 +26,16 @@ struct ltx {
                                               that go through together first tokens, then counts */
     int32_t *begin;                        /* device, [B + 1] */
     float *scratch;                        /* device, [T, 3]; V1 only */
-    void *normed;                      /* device, [T, D or W] act: what the next product reads */
-    float *features[LTX_N_MODALITIES]; /* device, [T, width]; V1: the first serves both */
+    void *normed; /* device, [T, D or W] act: what the next product reads */
+    float *sums;  /* device, [T, the projection's width]: of the states so far; V1: the features */
+    float *features[LTX_N_MODALITIES]; /* device, [T, W]; V1: the first serves both */
 
     /* q, k, v and gate of a connector's first block, mid: a row's depend on that row alone, so they
      * are made of registers once, and of tokens before they go to their places among those */
     void *register_qkvg[LTX_N_MODALITIES];    /* device, [R, 3W (+ H)]; NULL: there are no blocks */
     bool has_register_qkvg[LTX_N_MODALITIES]; /* made with the first prompt */
-    void *token_qkvg;                         /* device, [T, 3W (+ H)], W the wider one */
+    void *token_qkvg; /* device, [T, 3W (+ H)], W the wider one; in the place of V2's sums, which
+                         are features by then */
 
     /* a connector's activations, on the device; R is max_prompts * LTX_ROWS, W the wider one */
     int32_t *first, *count; /* [max_prompts] */
@@ -70,6 +72,8 @@ static int take_memory(struct ltx *x, struct error *err)
     size_t T = (size_t)x->max_batch_tokens, rows = (size_t)x->max_prompts * LTX_ROWS;
     size_t W = 0, wide = 0, qkvg = 0, act = dtype_info(x->act)->bytes;
     size_t mid = w->ops->mid_is_act ? act : sizeof(float);
+    size_t sums = (size_t)w->projection.width * sizeof(float);
+    bool v1 = w->config.extractor == LTX_EXTRACTOR_V1;
     int rc = OK;
 
     if ((x->host_begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
@@ -77,13 +81,13 @@ static int take_memory(struct ltx *x, struct error *err)
         (x->host_first[LTX_AUDIO] = calloc(2 * T, sizeof(int32_t))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %zu tokens", T);
     x->begin = take(x, T + 1, sizeof(int32_t), &rc, err);
-    if (w->config.extractor == LTX_EXTRACTOR_V1)
+    if (v1)
         x->scratch = take(x, T * 3, sizeof(float), &rc, err);
     for (int m = 0; m < LTX_N_MODALITIES; m++) {
         const struct ltx_connector_config *c = &w->config.connectors[m];
         size_t row = (size_t)qkvg_width(x, (enum ltx_modality)m);
-        if (w->projections[m].width > 0)
-            x->features[m] = take(x, T * w->projections[m].width, sizeof(float), &rc, err);
+        if (c->W > 0 && (m == LTX_VIDEO || !v1))
+            x->features[m] = take(x, T * c->W, sizeof(float), &rc, err);
         if (c->L > 0) {
             x->register_qkvg[m] = take(x, row * c->R, mid, &rc, err);
             qkvg = qkvg > row ? qkvg : row;
@@ -92,7 +96,8 @@ static int take_memory(struct ltx *x, struct error *err)
     }
     wide = qkvg > 4 * W ? qkvg : 4 * W;
     x->normed = take(x, T * (W > (size_t)w->D ? W : (size_t)w->D), act, &rc, err);
-    x->token_qkvg = take(x, T * qkvg, mid, &rc, err);
+    x->token_qkvg = take(x, T, qkvg * mid > sums ? qkvg * mid : sums, &rc, err);
+    x->sums = v1 ? x->features[LTX_VIDEO] : x->token_qkvg;
     x->first = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->count = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->h = take(x, rows * W, sizeof(float), &rc, err);
@@ -166,38 +171,47 @@ int ltx_begin(struct ltx *x, const int32_t *begin, int B, const bool *wanted, st
     x->n_added = 0;
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         x->wanted[m] = wanted[m];
-    if (w->config.extractor == LTX_EXTRACTOR_V1) { /* one projection for both */
-        x->wanted[LTX_VIDEO] = wanted[LTX_VIDEO] || wanted[LTX_AUDIO];
-        x->wanted[LTX_AUDIO] = false;
-    }
     for (int b = 0; b <= B; b++)
         x->host_begin[b] = begin[b];
     return w->ops->upload(w->device, x->begin, x->host_begin, ((size_t)B + 1) * sizeof(int32_t),
                           err);
 }
 
+/* The sums of all states are there: features of the modalities that are wanted. V1's are the sums.
+ */
+static int scale_sums(struct ltx *x, struct error *err)
+{
+    const struct ltx_weights *w = x->weights;
+    const struct ltx_projection *p = &w->projection;
+    int first = 0, rc;
+
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        int W = w->config.connectors[m].W;
+        if (x->wanted[m] &&
+            (rc = w->ops->scale_columns(w->device, x->features[m], x->sums + first, p->width,
+                                        p->scale[m], p->bias[m], x->T, W, err)) != OK)
+            return rc;
+        first += W;
+    }
+    return OK;
+}
+
 int ltx_add_state(struct ltx *x, const float *h, struct error *err)
 {
     const struct ltx_weights *w = x->weights;
+    const struct ltx_projection *p = &w->projection;
     const struct ops *ops = w->ops;
     struct device *d = w->device;
+    bool v1 = w->config.extractor == LTX_EXTRACTOR_V1;
     int s = x->n_added++, rc;
 
-    for (int m = 0; m < LTX_N_MODALITIES; m++) {
-        const struct ltx_projection *p = &w->projections[m];
-        if (!x->wanted[m])
-            continue;
-        rc = w->config.extractor == LTX_EXTRACTOR_V1
-                 ? ops->range_norm(d, x->normed, h, x->begin, x->scratch, x->B, x->T, w->D, err)
-                 : ops->rmsnorm(d, x->normed, x->act, h, p->scale, x->T, w->D, EPS, err);
-        if (rc != OK)
-            return rc;
-        /* the first state brings the bias, and what was there before is gone */
-        if ((rc = ops->linear(d, x->features[m], x->normed, p->states[s], s == 0 ? p->bias : NULL,
-                              s > 0, x->T, err)) != OK)
-            return rc;
-    }
-    return OK;
+    rc = v1 ? ops->range_norm(d, x->normed, h, x->begin, x->scratch, x->B, x->T, w->D, err)
+            : ops->rmsnorm(d, x->normed, x->act, h, p->ones, x->T, w->D, EPS, err);
+    /* what was there before the first state is gone */
+    if (rc != OK ||
+        (rc = ops->linear(d, x->sums, x->normed, p->states[s], NULL, s > 0, x->T, err)) != OK)
+        return rc;
+    return s + 1 == w->S && !v1 ? scale_sums(x, err) : OK;
 }
 
 const float *ltx_features(const struct ltx *x, enum ltx_modality modality)

@@ -721,6 +721,27 @@ static void range_norm_by_hand(void)
     release_case();
 }
 
+static void scale_columns_matches(void)
+{
+    static const int widths[][3] = {{1, 0, 1}, {5, 2, 9}, {130, 6, 136}, {600, 192, 800}};
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++) {
+            int N = widths[i][0], first = widths[i][1], stride = widths[i][2], T = lengths[j];
+            size_t n = (size_t)T * N, n_x = (size_t)T * stride;
+            float *x = random_floats(n_x, 26), *bias = random_floats((size_t)N, 27);
+            float *want = host(F32_BYTES(n)), *y_there = on_device(want, F32_BYTES(n));
+            float *x_there = on_device(x, F32_BYTES(n_x));
+            CHECK_OK(fast->scale_columns(fast_device, y_there, x_there + first, stride, 0.73f,
+                                         on_device(bias, F32_BYTES(N)), T, N, &err));
+            for (int t = 0; t < T; t++)
+                for (int k = 0; k < N; k++)
+                    want[t * N + k] = x[t * stride + first + k] * 0.73f + bias[k];
+            check_close("scale_columns", back(y_there, F32_BYTES(n)), want, n, EXACT);
+            release_case();
+        }
+}
+
 static void fill_rows_matches(void)
 {
     enum { P = 24, R = 6, B = 4, X = 40 };
@@ -866,6 +887,7 @@ static void run_others(void)
     RUN(gelu_matches);
     RUN(range_norm_matches);
     RUN(range_norm_by_hand);
+    RUN(scale_columns_matches);
     RUN(fill_rows_matches);
     RUN(wide_qk_norm_rope_matches);
     RUN(full_attention_matches);
