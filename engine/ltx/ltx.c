@@ -38,10 +38,10 @@ struct ltx {
                          are features by then */
 
     /* a connector's activations, on the device; R is max_prompts * LTX_ROWS, W the wider one */
-    int32_t *first, *count; /* [max_prompts] */
-    float *h;               /* [R, W] the residual stream */
-    void *wide;             /* [R, max(3W + H, 4W)] mid: q, k, v and gate; then the feed-forward */
-    void *x;                /* [R, 4W] act: what the next matmul reads */
+    int32_t *first; /* [2 * max_prompts]: first tokens of n prompts, then how many each has */
+    float *h;       /* [R, W] the residual stream */
+    void *wide;     /* [R, max(3W + H, 4W)] mid: q, k, v and gate; then the feed-forward */
+    void *x;        /* [R, W], or 4W without matmul_gelu; act: what the next matmul reads */
 
     _Atomic uint64_t steps;
 };
@@ -98,11 +98,10 @@ static int take_memory(struct ltx *x, struct error *err)
     x->normed = take(x, T * (W > (size_t)w->D ? W : (size_t)w->D), act, &rc, err);
     x->token_qkvg = take(x, T, qkvg * mid > sums ? qkvg * mid : sums, &rc, err);
     x->sums = v1 ? x->features[LTX_VIDEO] : x->token_qkvg;
-    x->first = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
-    x->count = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
+    x->first = take(x, 2 * (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->h = take(x, rows * W, sizeof(float), &rc, err);
     x->wide = take(x, rows * wide, mid, &rc, err);
-    x->x = take(x, rows * 4 * W, act, &rc, err);
+    x->x = take(x, rows * (w->ops->matmul_gelu != NULL ? W : 4 * W), act, &rc, err);
     return rc;
 }
 
@@ -136,24 +135,15 @@ void ltx_free(struct ltx *x)
 {
     if (x == NULL)
         return;
-    void *taken[] = {x->begin,
-                     x->scratch,
-                     x->normed,
-                     x->features[LTX_VIDEO],
-                     x->features[LTX_AUDIO],
-                     x->first,
-                     x->count,
-                     x->h,
-                     x->register_qkvg[LTX_VIDEO],
-                     x->register_qkvg[LTX_AUDIO],
-                     x->wide,
-                     x->x,
-                     x->token_qkvg};
+    void *taken[] = {x->begin, x->scratch, x->normed, x->token_qkvg, x->first, x->h, x->wide, x->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         x->weights->ops->release(x->weights->device, taken[i]);
-    free(x->host_begin);
-    for (int m = 0; m < LTX_N_MODALITIES; m++)
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        x->weights->ops->release(x->weights->device, x->features[m]);
+        x->weights->ops->release(x->weights->device, x->register_qkvg[m]);
         free(x->host_first[m]);
+    }
+    free(x->host_begin);
     free(x);
 }
 
@@ -303,7 +293,7 @@ static int forward_block(struct ltx *x, enum ltx_modality modality, const struct
     return OK;
 }
 
-/* From the features of n prompts to their embeddings in h, once first and count are there. */
+/* From the features of n prompts to their embeddings in h, once first is there. */
 static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, struct error *err)
 {
     const struct ltx_weights *w = x->weights;
@@ -312,17 +302,18 @@ static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, stru
     const struct ops *ops = w->ops;
     struct device *d = w->device;
     enum dtype mid = ops->mid_is_act ? x->act : DTYPE_F32;
+    const int32_t *count = x->first + n;
     int R = n * LTX_ROWS, W = config->W, rc;
 
     if ((rc = ops->fill_rows(d, x->h, ltx_features(x, modality), c->registers, DTYPE_F32, x->first,
-                             x->count, n, LTX_ROWS, config->R, W, err)) != OK)
+                             count, n, LTX_ROWS, config->R, W, err)) != OK)
         return rc;
     for (int i = 0; i < config->L; i++) {
         const struct ltx_block *b = &c->blocks[i];
         if (i == 0)
             rc =
                 ops->fill_rows(d, x->wide, x->token_qkvg, x->register_qkvg[modality], mid, x->first,
-                               x->count, n, LTX_ROWS, config->R, qkvg_width(x, modality), err);
+                               count, n, LTX_ROWS, config->R, qkvg_width(x, modality), err);
         else if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) == OK)
             rc = ops->matmul(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, R, err);
         if (rc != OK || (rc = forward_block(x, modality, b, R, err)) != OK)
@@ -338,7 +329,7 @@ static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts
 {
     const struct ltx_weights *w = x->weights;
     int32_t *host_first = x->host_first[modality] + 2 * (size_t)done, *host_count = host_first + n;
-    size_t bytes = (size_t)n * sizeof(int32_t);
+    size_t bytes = 2 * (size_t)n * sizeof(int32_t);
     bool is_run = w->ops->record != NULL, known = false;
     uint64_t key = (uint64_t)n << 1 | modality; /* a decoder's are hashes */
     int rc;
@@ -348,7 +339,6 @@ static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts
         host_count[i] = x->host_begin[prompts[i] + 1] - x->host_begin[prompts[i]];
     }
     if ((rc = w->ops->upload(w->device, x->first, host_first, bytes, err)) != OK ||
-        (rc = w->ops->upload(w->device, x->count, host_count, bytes, err)) != OK ||
         (is_run && (rc = w->ops->record(w->device, key, &known, err)) != OK))
         return rc;
     if (known)
