@@ -197,6 +197,7 @@ extern "C" const struct ops *ops_cuda(void)
         .geglu = cuda_geglu,
         .gelu = cuda_gelu,
         .range_norm = cuda_range_norm,
+        .scale_columns = cuda_scale_columns,
         .fill_rows = cuda_fill_rows,
         .wide_qk_norm_rope = cuda_wide_qk_norm_rope,
         .full_attention = cuda_full_attention,
