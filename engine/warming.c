@@ -2,9 +2,10 @@
  *
  * A backend may choose how to compute a shape by trying ways to do it, load code when it is first
  * used, and record what comes again (kernels/ops.h). So a pass of each size for which it makes
- * plans is run here, up to the features, and then 1, 2, .. prompts to embeddings, whose shapes
- * depend on their number alone: twice, as the second time is the one that is recorded. Passes over
- * the tokens are not recorded: what they are told apart by would fit no request but by chance. */
+ * plans is run here, to embeddings, as the connectors' first block has a product of tokens too; and
+ * then 1, 2, .. prompts, on whose number alone depend the shapes of all else there: twice, as the
+ * second time is the one that is recorded. Passes over the tokens are not recorded: what they are
+ * told apart by would fit no request but by chance. */
 #include "base/clock.h"
 #include "engine/engine_private.h"
 
@@ -43,7 +44,7 @@ int engine_warm(struct engine *e, double *seconds, struct error *err)
         return OK;
     for (int T = 1; T <= e->max_batch_tokens; T++) {
         T = e->ops->plan_size(T) < e->max_batch_tokens ? e->ops->plan_size(T) : e->max_batch_tokens;
-        if ((rc = warm_pass(e, whole ? ENGINE_FEATURES : ENGINE_HIDDEN_STATES,
+        if ((rc = warm_pass(e, whole ? ENGINE_EMBEDDINGS : ENGINE_HIDDEN_STATES,
                             (T + e->info.max_tokens - 1) / e->info.max_tokens, T, err)) != OK)
             return rc;
     }

@@ -19,13 +19,15 @@ struct engine_work engine_work(const struct engine *e, const int *n_tokens, int 
         work.gemma.bytes += weights * size;
         work.gemma.operations += 2.0 * weights * T + 4.0 * heads * pairs;
     }
+    if (e->ltx_weights != NULL) {
+        double projection = (double)e->ltx_weights->projection.width * c->D * (c->L + 1.0);
+        work.extractor.bytes = projection * size;
+        work.extractor.operations = 2.0 * projection * T;
+    }
     for (int m = 0; e->ltx_weights != NULL && m < LTX_N_MODALITIES; m++) {
         const struct ltx_connector_config *k = &e->ltx_weights->config.connectors[m];
         double W = k->W, rows = (double)ENGINE_ROWS * n_prompts;
-        double projection = (double)e->ltx_weights->projections[m].width * c->D * (c->L + 1.0);
         double block = 12.0 * W * W + (e->ltx_weights->config.gated ? W * k->H : 0.0);
-        work.extractor.bytes += projection * size;
-        work.extractor.operations += 2.0 * projection * T;
         work.connectors.bytes += k->L * block * size;
         work.connectors.operations += k->L * rows * (2.0 * block + 4.0 * W * ENGINE_ROWS);
     }

@@ -210,13 +210,20 @@ struct ops {
     int (*range_norm)(struct device *d, void *y, const float *x, const int32_t *begin,
                       float *scratch, int B, int T, int D, struct error *err);
 
+    /* Some columns of sums, scaled.
+     *     y[t,n] = x[t,n] * scale + bias[n]
+     * y [T, N] f32; x: the N numbers of each row, `stride` f32 apart; bias [N] f32 */
+    int (*scale_columns)(struct device *d, float *y, const float *x, int stride, float scale,
+                         const float *bias, int T, int N, struct error *err);
+
     /* Prompts of any length to blocks of P rows: a prompt's own rows, then registers. Row p takes
      * register p % R, wherever the prompt ends.
      *     h[b*P + p, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]
-     * h [B * P, W] f32; x [any, W] f32; registers [R, W] f32; first, count [B] int32, count <= P */
-    int (*fill_rows)(struct device *d, float *h, const float *x, const float *registers,
-                     const int32_t *first, const int32_t *count, int B, int P, int R, int W,
-                     struct error *err);
+     * h [B * P, W], x [any, W], registers [R, W], all of `type` (F32 or BF16); first, count [B]
+     * int32, count <= P */
+    int (*fill_rows)(struct device *d, void *h, const void *x, const void *registers,
+                     enum dtype type, const int32_t *first, const int32_t *count, int B, int P,
+                     int R, int W, struct error *err);
 
     /* RMS norm of q and of k over all heads at once, then rotary positions; in place. With
      * W = H * E, for q and for k:

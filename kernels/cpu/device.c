@@ -149,6 +149,7 @@ const struct ops *ops_loops(void)
         .geglu = loops_geglu,
         .gelu = loops_gelu,
         .range_norm = loops_range_norm,
+        .scale_columns = loops_scale_columns,
         .fill_rows = cpu_fill_rows,
         .wide_qk_norm_rope = loops_wide_qk_norm_rope,
         .full_attention = loops_full_attention,

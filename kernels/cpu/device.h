@@ -113,7 +113,9 @@ int loops_geglu(struct device *d, void *y, const void *gu, int T, int F, struct 
 int loops_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int loops_range_norm(struct device *d, void *y, const float *x, const int32_t *begin,
                      float *scratch, int B, int T, int D, struct error *err);
-int cpu_fill_rows(struct device *d, float *h, const float *x, const float *registers,
+int loops_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
+                        const float *bias, int T, int N, struct error *err);
+int cpu_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
                   const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                   struct error *err);
 int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,

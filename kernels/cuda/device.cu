@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/float8.cuh"
+#include "kernels/cuda/hopper.cuh"
 
 extern "C" {
 #include "kernels/gpu_check.h"
@@ -18,6 +19,7 @@ static void cuda_close(struct device *d)
     cuda_matmul_close(d);
     float8_close(d);
     pool_stop(d->pool);
+    hopper_close(d);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     free(d);
@@ -70,8 +72,9 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     d->least_free = SIZE_MAX;
     if ((rc = pool_start(&d->pool, options->n_threads > 0 ? options->n_threads : 1, err)) != OK ||
-        (rc = float8_open(d, options, err)) != OK || (rc = cuda_downloads_open(d, err)) != OK ||
-        (rc = cuda_recordings_open(d, err)) != OK || (rc = cuda_matmul_open(d, err)) != OK)
+        (rc = hopper_open(d, err)) != OK || (rc = float8_open(d, options, err)) != OK ||
+        (rc = cuda_downloads_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
+        (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
     cuda_note_memory(d);
     *out = d;
@@ -194,6 +197,7 @@ extern "C" const struct ops *ops_cuda(void)
         .geglu = cuda_geglu,
         .gelu = cuda_gelu,
         .range_norm = cuda_range_norm,
+        .scale_columns = cuda_scale_columns,
         .fill_rows = cuda_fill_rows,
         .wide_qk_norm_rope = cuda_wide_qk_norm_rope,
         .full_attention = cuda_full_attention,

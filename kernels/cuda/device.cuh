@@ -15,7 +15,7 @@ extern "C" {
 }
 
 struct matmul_plans;
-struct few_rows;
+struct hopper;
 struct recordings;
 struct downloads;
 struct loading;
@@ -31,7 +31,7 @@ struct device {
     void *rounded;     /* [max_rows, rounded_width] E4M3: what a product reads */
     float *row_scales; /* [max_rows] of it */
     struct matmul_plans *plans;
-    struct few_rows *few_rows; /* NULL: not on this GPU */
+    struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
     struct downloads *downloads;
     struct pool *pool;       /* host threads: they fill what goes to the GPU */
@@ -240,7 +240,9 @@ int cuda_geglu(struct device *d, void *y, const void *gu, int T, int F, struct e
 int cuda_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int cuda_range_norm(struct device *d, void *y, const float *x, const int32_t *begin, float *scratch,
                     int B, int T, int D, struct error *err);
-int cuda_fill_rows(struct device *d, float *h, const float *x, const float *registers,
+int cuda_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
+                       const float *bias, int T, int N, struct error *err);
+int cuda_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
                    const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                    struct error *err);
 int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,

@@ -4,9 +4,6 @@
 
 enum { FEW_ROWS = 128 };
 
-int few_rows_open(struct device *d, struct error *err);
-void few_rows_close(struct device *d);
-
 /* Whether this GPU and these shapes are served; else cuBLASLt is the way. */
 bool few_rows_serves(const struct device *d, const struct matrix *w, int T);
 

@@ -74,7 +74,6 @@ int cuda_matmul_open(struct device *d, struct error *err)
         return error_set(err, ERR_MEM, "cuda: no memory for matmul plans");
     CUBLAS_TRY(cublasLtCreate(&d->plans->handle));
     CUDA_TRY(cudaMalloc(&d->plans->workspace, WORKSPACE_BYTES));
-    rc = few_rows_open(d, err);
 out:
     return rc; /* cuda_matmul_close() frees what there is */
 }
@@ -83,7 +82,6 @@ void cuda_matmul_close(struct device *d)
 {
     struct matmul_plans *plans = d->plans;
 
-    few_rows_close(d);
     if (plans == NULL)
         return;
     for (int i = 0; i < BUCKETS; i++)

@@ -721,29 +721,60 @@ static void range_norm_by_hand(void)
     release_case();
 }
 
+static void scale_columns_matches(void)
+{
+    static const int widths[][3] = {{1, 0, 1}, {5, 2, 9}, {130, 6, 136}, {600, 192, 800}};
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++) {
+            int N = widths[i][0], first = widths[i][1], stride = widths[i][2], T = lengths[j];
+            size_t n = (size_t)T * N, n_x = (size_t)T * stride;
+            float *x = random_floats(n_x, 26), *bias = random_floats((size_t)N, 27);
+            float *want = host(F32_BYTES(n)), *y_there = on_device(want, F32_BYTES(n));
+            float *x_there = on_device(x, F32_BYTES(n_x));
+            CHECK_OK(fast->scale_columns(fast_device, y_there, x_there + first, stride, 0.73f,
+                                         on_device(bias, F32_BYTES(N)), T, N, &err));
+            for (int t = 0; t < T; t++)
+                for (int k = 0; k < N; k++)
+                    want[t * N + k] = x[t * stride + first + k] * 0.73f + bias[k];
+            check_close("scale_columns", back(y_there, F32_BYTES(n)), want, n, EXACT);
+            release_case();
+        }
+}
+
 static void fill_rows_matches(void)
 {
-    enum { P = 24, R = 6, W = 5, B = 4, X = 40 };
+    enum { P = 24, R = 6, B = 4, X = 40 };
     static const int32_t first[B] = {10, 0, 39, 3}, count[B] = {P, 1, 0, 7};
-    size_t n = (size_t)B * P * W;
-    float *x = random_floats((size_t)X * W, 18), *registers = random_floats((size_t)R * W, 19);
-    float *want = host(F32_BYTES(n)), *got = on_device(want, F32_BYTES(n));
+    static const int widths[] = {5, 8, 260};
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
 
-    CHECK_OK(fast->fill_rows(
-        fast_device, got, on_device(x, F32_BYTES(X * W)), on_device(registers, F32_BYTES(R * W)),
-        on_device(first, sizeof(first)), on_device(count, sizeof(count)), B, P, R, W, &err));
-    for (int b = 0; b < B; b++)
-        for (int p = 0; p < P; p++)
-            memcpy(want + (size_t)(b * P + p) * W,
-                   p < count[b] ? x + (size_t)(first[b] + p) * W : registers + (size_t)(p % R) * W,
-                   F32_BYTES(W));
-    CHECK(memcmp(back(got, F32_BYTES(n)), want, F32_BYTES(n)) == 0);
-    release_case();
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (size_t j = 0; j < sizeof(types) / sizeof(types[0]); j++) {
+            size_t W = (size_t)widths[i], row = W * dtype_info(types[j])->bytes, n = B * P * row;
+            char *x = host(X * row), *registers = host(R * row), *want = host(n);
+            void *got = on_device(want, n);
+            dtype_encode(x, random_floats(X * W, 18), types[j], X * W);
+            dtype_encode(registers, random_floats(R * W, 19), types[j], R * W);
+            CHECK_OK(fast->fill_rows(fast_device, got, on_device(x, X * row),
+                                     on_device(registers, R * row), types[j],
+                                     on_device(first, sizeof(first)),
+                                     on_device(count, sizeof(count)), B, P, R, (int)W, &err));
+            for (int b = 0; b < B; b++)
+                for (int p = 0; p < P; p++)
+                    memcpy(want + (size_t)(b * P + p) * row,
+                           p < count[b] ? x + (size_t)(first[b] + p) * row
+                                        : registers + (size_t)(p % R) * row,
+                           row);
+            CHECK(memcmp(back(got, n), want, n) == 0);
+            release_case();
+        }
 }
 
 /* heads, width of a head, and rows of a block, of connectors */
-static const int blocks[][3] = {{3, 64, 64}, {2, 32, 100},  {1, 512, 7},  {3, 6, 33},
-                                {5, 128, 1}, {8, 128, 130}, {8, 64, 256}, {8, 128, 128}};
+static const int blocks[][3] = {{3, 64, 64},  {2, 32, 100},  {1, 512, 7},
+                                {3, 6, 33},   {5, 128, 1},   {8, 128, 130},
+                                {8, 64, 256}, {8, 128, 128}, {8, 128, 384}};
 enum { N_BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };
 
 static void wide_qk_norm_rope_matches(void)
@@ -783,6 +814,34 @@ static void full_attention_matches(void)
             check_act_close("full_attention", back(o_there, act_bytes(n)), want, n);
             release_case();
         }
+}
+
+/* Blocks as connectors have them, and more tiles of them than a GPU has processors: one takes
+ * several. The loop nest would take minutes: here the CPU's vector loops are what is right. */
+static void full_attention_of_many_tiles_matches(void)
+{
+    static const int shapes[][2] = {{16, 64}, {8, 128}}; /* heads, width of a head */
+    struct device_options options = {.act = DTYPE_F32, .n_threads = 8};
+    const int P = 1024, T = 3 * P;
+    struct device *cpu;
+
+    CHECK_OK(ops_cpu()->open(&cpu, &options, &err));
+    for (int i = 0; i < 4; i++) {
+        int H = shapes[i / 2][0], E = shapes[i / 2][1], gated = i % 2;
+        size_t n_in = (size_t)T * (3 * H * E + gated * H), n = (size_t)T * H * E;
+        float scale = 6.0f / sqrtf((float)E), *qkvg = random_floats(n_in, 14),
+              *got = host(F32_BYTES(n));
+        void *o_there = on_device(host(act_bytes(n)), act_bytes(n)), *there;
+        float *want = host(F32_BYTES(n));
+        there = mid_on_device(qkvg, n_in);
+        CHECK_OK(fast->full_attention(fast_device, o_there, there, T, P, H, E, scale, gated, &err));
+        CHECK_OK(ops_cpu()->full_attention(cpu, want, qkvg, T, P, H, E, scale, gated, &err));
+        dtype_decode(got, back(o_there, act_bytes(n)), act, n);
+        check_close("full_attention of many tiles", got, want, n,
+                    act == DTYPE_F32 ? REORDERED : BF16_STEPS);
+        release_case();
+    }
+    ops_cpu()->close(cpu);
 }
 
 static float *awkward_floats(size_t n)
@@ -857,9 +916,12 @@ static void run_others(void)
     RUN(gelu_matches);
     RUN(range_norm_matches);
     RUN(range_norm_by_hand);
+    RUN(scale_columns_matches);
     RUN(fill_rows_matches);
     RUN(wide_qk_norm_rope_matches);
     RUN(full_attention_matches);
+    if (fast == ops_cuda())
+        RUN(full_attention_of_many_tiles_matches);
     RUN(encode_matches);
 }
 
