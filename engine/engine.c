@@ -157,17 +157,6 @@ static int place_of(const struct engine_request *request, int state)
     return request->n_layers == 0 ? state : -1;
 }
 
-/* Device memory as the host can read it, until the next call. */
-static int fetch(struct engine *e, const float **out, const float *from, size_t n,
-                 struct error *err)
-{
-    *out = from;
-    if (e->ops->is_host)
-        return OK;
-    *out = e->host_rows;
-    return e->ops->download(e->device, e->host_rows, from, n * sizeof(float), err);
-}
-
 /* Some prompts on their way through the model at once. */
 struct pass {
     struct engine *e;
@@ -200,14 +189,41 @@ static const char *find_damage(struct engine *e)
     return e->damage;
 }
 
-/* Numbers into a result, from its number `at` on. A NaN is no answer to anything. */
-static int write_numbers(struct pass *p, int b, struct engine_tensor *to, size_t at,
-                         const float *numbers, size_t n, struct error *err)
+/* Numbers of the device into tensor k of a result, from its number `at` on; check_nans() looks at
+ * what they were. */
+static int write_numbers(struct pass *p, int b, int k, size_t at, const float *numbers, size_t n,
+                         struct error *err)
 {
-    if (dtype_encode((char *)to->data + at * dtype_info(to->dtype)->bytes, numbers, to->dtype, n))
-        return OK;
-    return error_set(err, ERR_FORMAT, "prompt %d: a NaN in its %s: %s", p->first + b, to->name,
-                     find_damage(p->e));
+    struct engine *e = p->e;
+    struct engine_tensor *to = &p->results[b].tensors[k];
+    size_t size = dtype_info(to->dtype)->bytes;
+    char *data = (char *)to->data + at * size;
+    int32_t *has_nan = e->has_nan + b * ENGINE_MAX_TENSORS + k;
+    int rc;
+
+    if (e->ops->is_host)
+        return e->ops->encode(e->device, data, to->dtype, numbers, n, has_nan, err);
+    if ((rc = e->ops->encode(e->device, e->encoded, to->dtype, numbers, n, has_nan, err)) != OK)
+        return rc;
+    return e->ops->download(e->device, data, e->encoded, n * size, err);
+}
+
+/* A NaN is no answer to anything. */
+static int check_nans(struct pass *p, struct error *err)
+{
+    struct engine *e = p->e;
+    size_t n = (size_t)p->pack.B * ENGINE_MAX_TENSORS;
+    int rc;
+
+    if ((rc = e->ops->download(e->device, e->nans, e->has_nan, n * sizeof(*e->nans), err)) != OK)
+        return rc;
+    for (size_t i = 0; i < n; i++)
+        if (e->nans[i] != 0) {
+            int b = (int)(i / ENGINE_MAX_TENSORS);
+            return error_set(err, ERR_FORMAT, "prompt %d: a NaN in its %s: %s", p->first + b,
+                             p->results[b].tensors[i % ENGINE_MAX_TENSORS].name, find_damage(e));
+        }
+    return OK;
 }
 
 /* All of a prompt's tensor of that name. */
@@ -217,8 +233,8 @@ static int write_rows(struct pass *p, int b, const char *name, const float *rows
 
     for (int i = 0; i < r->n_tensors; i++)
         if (strcmp(r->tensors[i].name, name) == 0)
-            return write_numbers(p, b, &r->tensors[i], 0, rows,
-                                 r->tensors[i].shape[0] * r->tensors[i].shape[1], err);
+            return write_numbers(p, b, i, 0, rows, r->tensors[i].shape[0] * r->tensors[i].shape[1],
+                                 err);
     return OK;
 }
 
@@ -226,22 +242,17 @@ static int on_state(void *arg, int state, const float *h, struct error *err)
 {
     struct pass *p = arg;
     size_t D = (size_t)p->e->info.width;
-    const float *rows = NULL;
     int rc;
 
     if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
         (rc = ltx_add_state(p->e->ltx, h, err)) != OK)
         return rc;
     for (int b = 0; p->results != NULL && b < p->pack.B; b++) {
-        struct engine_tensor *states = &p->results[b].tensors[0];
         size_t numbers = (size_t)p->prompts[b].n * D;
         int place = place_of(p->prompts[b].request, state);
-        if (place < 0)
-            continue;
-        if (rows == NULL && (rc = fetch(p->e, &rows, h, (size_t)p->pack.T * D, err)) != OK)
-            return rc;
-        if ((rc = write_numbers(p, b, states, (size_t)place * numbers,
-                                rows + (size_t)p->pack.begin[b] * D, numbers, err)) != OK)
+        if (place >= 0 &&
+            (rc = write_numbers(p, b, 0, (size_t)place * numbers, h + (size_t)p->pack.begin[b] * D,
+                                numbers, err)) != OK)
             return rc;
     }
     return OK;
@@ -250,15 +261,8 @@ static int on_state(void *arg, int state, const float *h, struct error *err)
 static int on_embeddings(void *arg, int b, const float *rows, struct error *err)
 {
     struct pass *p = arg;
-    const struct engine_info *info = &p->e->info;
-    size_t W = (size_t)(p->modality == LTX_VIDEO ? info->video_width : info->audio_width);
-    int rc;
 
-    if (p->results == NULL)
-        return OK;
-    if ((rc = fetch(p->e, &rows, rows, ENGINE_ROWS * W, err)) != OK)
-        return rc;
-    return write_rows(p, b, embedding_names[p->modality], rows, err);
+    return p->results == NULL ? OK : write_rows(p, b, embedding_names[p->modality], rows, err);
 }
 
 /* Features and embeddings of one modality, once all hidden states have been added. */
@@ -266,7 +270,7 @@ static int finish_modality(struct pass *p, int m, struct error *err)
 {
     struct engine *e = p->e;
     size_t W = (size_t)(m == LTX_VIDEO ? e->info.video_width : e->info.audio_width);
-    const float *features = ltx_features(e->ltx, (enum ltx_modality)m), *rows;
+    const float *features = ltx_features(e->ltx, (enum ltx_modality)m);
     int n_embedded = 0, rc;
 
     for (int b = 0; b < p->pack.B; b++) {
@@ -277,11 +281,9 @@ static int finish_modality(struct pass *p, int m, struct error *err)
             e->embedded[n_embedded++] = b;
             continue;
         }
-        if (p->results == NULL)
-            continue;
-        if ((rc = fetch(e, &rows, features + (size_t)p->pack.begin[b] * W,
-                        (size_t)p->prompts[b].n * W, err)) != OK ||
-            (rc = write_rows(p, b, feature_names[m], rows, err)) != OK)
+        if (p->results != NULL &&
+            (rc = write_rows(p, b, feature_names[m], features + (size_t)p->pack.begin[b] * W,
+                             err)) != OK)
             return rc;
     }
     p->modality = m;
@@ -305,6 +307,10 @@ static int run_pass(struct pass *p, struct error *err)
         for (int s = 0; s <= e->info.n_layers; s++)
             wanted[s] |= features || place_of(request, s) >= 0;
     }
+    memset(e->nans, 0, (size_t)p->pack.B * ENGINE_MAX_TENSORS * sizeof(*e->nans));
+    if ((rc = e->ops->upload(e->device, e->has_nan, e->nans,
+                             (size_t)p->pack.B * ENGINE_MAX_TENSORS * sizeof(*e->nans), err)) != OK)
+        return rc;
     if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
         (rc = ltx_begin(e->ltx, p->pack.begin, p->pack.B, p->features, err)) != OK)
         return rc;
@@ -316,7 +322,7 @@ static int run_pass(struct pass *p, struct error *err)
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)
             return rc;
-    return OK;
+    return p->results != NULL ? check_nans(p, err) : OK;
 }
 
 /* Packs prompts from `first` on; returns how many fit. Token i of a prompt of n sits at position

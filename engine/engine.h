@@ -67,6 +67,7 @@ struct engine_info {
     int width;                /* D */
     int vocabulary;           /* V: ids are below it */
     int max_tokens;           /* of a prompt, <bos> included */
+    bool is_random;           /* the weights are random numbers: results mean nothing */
     char gemma_version[104];  /* "" where the model names none */
     /* what an LTX checkpoint adds; all 0 without one */
     char ltx_version[104]; /* "2.5.0"; "" where the checkpoint names none */
@@ -176,7 +177,8 @@ uint64_t engine_steps(const struct engine *e);
 /* SHA-256 over all the model's tensors, those of the LTX checkpoints that are used, and the
  * settings under which they compute, in hex: the same weights have the same digest, whatever file
  * they lie in under the same names and types. Reads every byte of them, once: the digest of files
- * that did not change since is remembered in the user's cache folder. */
+ * that did not change since is remembered in the user's cache folder. Random weights: over the
+ * names of their architectures. */
 enum { ENGINE_DIGEST_SIZE = 65 };
 int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
                           struct error *err);

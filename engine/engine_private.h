@@ -22,13 +22,15 @@ struct engine {
     struct ltx_weights *ltx_weights;
     struct ltx *ltx;
     struct engine_info info;
+    char random_digest[ENGINE_DIGEST_SIZE]; /* of random weights */
     int max_batch_tokens, n_threads;
     enum dtype compute;
     /* one pass, sized for max_batch_tokens */
     int32_t *ids, *positions, *begin;
-    int *embedded;    /* the prompts of the pass that want embeddings */
-    float *host_rows; /* what came off a device that is not the host */
-    bool is_warming;  /* passes are not recorded */
+    int *embedded;           /* the prompts of the pass that want embeddings */
+    void *encoded;           /* device: a tensor's part on its way out; NULL where it is the host */
+    int32_t *has_nan, *nans; /* device, host: [prompt][tensor], whether results hold a NaN */
+    bool is_warming;         /* passes are not recorded */
     /* why results have NaN among their numbers, where they do; looked for once */
     bool looked_for_damage;
     char damage[192];

@@ -3,6 +3,7 @@
  * What can be said from headers alone is said before anything large is read. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/cores.h"
@@ -146,6 +147,18 @@ static int load_weights(struct engine *e, const struct engine_options *options, 
     return OK;
 }
 
+/* Random weights follow from the names of their architectures, which so stand for them. */
+static int digest_names(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    const char *ltx = options->ltx[0] != NULL ? options->ltx[0] : "";
+    char names[256];
+    int n = snprintf(names, sizeof(names), "%s\n%s\n", options->model, ltx);
+
+    if (n >= (int)sizeof(names)) /* no architecture is called that */
+        return error_set(err, ERR_INPUT, "engine: %.100s: too long a name", options->model);
+    return digest_bytes(e->random_digest, names, (size_t)n, err);
+}
+
 /* Architectures that are named instead of files. */
 static int open_random_model(struct engine *e, const struct engine_options *options,
                              struct error *err)
@@ -155,6 +168,9 @@ static int open_random_model(struct engine *e, const struct engine_options *opti
     if ((rc = random_model_gemma(&e->config, options->model, err)) != OK)
         return rc;
     fill_info(&e->info, &e->config, "random weights");
+    e->info.is_random = true;
+    if ((rc = digest_names(e, options, err)) != OK)
+        return rc;
     e->has_ltx = options->ltx[0] != NULL;
     if (!e->has_ltx)
         return OK;
@@ -225,23 +241,27 @@ static int check_room(struct engine *e, struct error *err)
     return room_check(&memory, e->compute, e->max_batch_tokens, fewest, count_room, e, err);
 }
 
-/* Room for what comes off the device at once: a state or the features of a pass, or a prompt's
- * embeddings. */
-static int take_host_rows(struct engine *e, struct error *err)
+/* What results pass through on their way out: a prompt's part of a state, its features or its
+ * embeddings, in float32 at most. */
+static int take_result_memory(struct engine *e, struct error *err)
 {
-    size_t W = (size_t)(e->info.video_width > e->info.audio_width ? e->info.video_width
-                                                                  : e->info.audio_width);
-    size_t T = (size_t)e->max_batch_tokens, numbers = T * e->info.width;
+    size_t flags = (size_t)e->max_batch_tokens * ENGINE_MAX_TENSORS * sizeof(int32_t);
+    size_t D = (size_t)e->info.width;
+    void *memory = NULL;
+    int rc;
 
+    if ((e->nans = malloc(flags)) == NULL)
+        return error_set(err, ERR_MEM, "engine: no memory for %zu bytes", flags);
+    if ((rc = e->ops->alloc(e->device, &memory, flags, err)) != OK)
+        return rc;
+    e->has_nan = memory;
     if (e->ops->is_host)
         return OK;
-    if (W * T > numbers)
-        numbers = W * T;
-    if (W * ENGINE_ROWS > numbers)
-        numbers = W * ENGINE_ROWS;
-    if ((e->host_rows = malloc(numbers * sizeof(float))) == NULL)
-        return error_set(err, ERR_MEM, "engine: no memory for %zu numbers", numbers);
-    return OK;
+    if (D < (size_t)e->info.video_width)
+        D = (size_t)e->info.video_width;
+    if (D < (size_t)e->info.audio_width)
+        D = (size_t)e->info.audio_width;
+    return e->ops->alloc(e->device, &e->encoded, ENGINE_ROWS * D * sizeof(float), err);
 }
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
@@ -286,7 +306,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         (rc = random ? make_random_weights(e, err) : load_weights(e, options, err)) != OK ||
         (rc = gemma_create(&e->gemma, &e->config, e->weights, options->compute, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK ||
-        (rc = take_host_rows(e, err)) != OK)
+        (rc = take_result_memory(e, err)) != OK)
         goto out;
     if (e->ltx_weights != NULL && (rc = ltx_create(&e->ltx, e->ltx_weights, options->compute,
                                                    e->max_batch_tokens, err)) != OK)
@@ -312,15 +332,18 @@ void engine_close(struct engine *e)
     ltx_weights_free(e->ltx_weights);
     gemma_free(e->gemma);
     weights_free(e->weights);
-    if (e->device != NULL)
+    if (e->device != NULL) {
+        e->ops->release(e->device, e->encoded);
+        e->ops->release(e->device, e->has_nan);
         e->ops->close(e->device);
+    }
     ltx_checkpoint_close(e->checkpoint);
     model_file_close(e->file);
     free(e->ids);
     free(e->positions);
     free(e->begin);
     free(e->embedded);
-    free(e->host_rows);
+    free(e->nans);
     free(e);
 }
 
@@ -336,8 +359,10 @@ int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE
     struct tensor *tensors;
     int rc;
 
-    if (e->file == NULL)
-        return error_set(err, ERR_INPUT, "random weights have no digest");
+    if (e->file == NULL) {
+        memcpy(digest, e->random_digest, ENGINE_DIGEST_SIZE);
+        return OK;
+    }
     if (e->checkpoint == NULL)
         return model_file_cached_digest(e->file, NULL, e->n_threads, digest, err);
     if ((rc = ltx_weights_find(e->checkpoint, e->info.n_layers + 1, e->info.width, &tensors, &ltx.n,

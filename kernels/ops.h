@@ -228,6 +228,13 @@ struct ops {
      * T % P == 0 */
     int (*full_attention)(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                           float scale, bool gated, struct error *err);
+
+    /* Numbers as a result has them.
+     *     y[i] = x[i], rounded to `type` as dtype_encode() does
+     * y [n] of `type` (F32, F16 or BF16), on a boundary of 16 bytes unless is_host; x [n] f32;
+     * *has_nan becomes 1 where one of them is a NaN, and stays what it was otherwise */
+    int (*encode)(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+                  int32_t *has_nan, struct error *err);
 };
 
 /* The CPU at its best: oneDNN's matmul where it was built in, vector loops for the rest. */

@@ -26,7 +26,7 @@ enum { REPORT_MS = 5000 }; /* between two lines about a load */
 struct settings {
     struct engine_settings engine;
     struct redis_settings redis;
-    const char *admin_listen, *name, *ready_file;
+    const char *tokenizer, *admin_listen, *name, *ready_file;
     int log_level;
     int64_t budget_tokens, max_jobs, register_s, probe_s, result_ttl_s, grace_s, hang_s, lease_ms;
 };
@@ -35,6 +35,8 @@ struct settings {
 static const struct option options[] = {
     ENGINE_OPTIONS(FIELD(engine)),
     REDIS_OPTIONS(FIELD(redis)),
+    {"tokenizer", 0, "PE_TOKENIZER", OPT_TEXT, FIELD(tokenizer), NULL, 0, 0, "PATH",
+     "a model or tokenizer.json that takes the place of the model's own; a random model has none"},
     {"admin-listen", 0, "PE_ADMIN_LISTEN", OPT_TEXT, FIELD(admin_listen), "127.0.0.1:9091", 0, 0,
      "ADDR:PORT", "where /livez, /readyz and /metrics are"},
     {"name", 0, "PE_NAME", OPT_TEXT, FIELD(name), NULL, 0, 0, "NAME",
@@ -256,11 +258,15 @@ int main(int argc, char **argv)
         (rc = redis_settings_check(&settings.redis, &err)) != OK ||
         (rc = open_engine(&engine, &settings, &err)) != OK ||
         (rc = proof_run(engine, true, &err)) != OK ||
-        (rc = registration_open(&registration, engine, &settings.engine, settings.redis.queue,
-                                (int)settings.redis.timeout_ms, &err)) != OK ||
+        (rc = registration_open(&registration, engine, &settings.engine, settings.tokenizer,
+                                settings.redis.queue, (int)settings.redis.timeout_ms, &err)) !=
+            OK ||
         (rc = registration_publish(registration, &err)) != OK)
         goto out;
     card = registration_card(registration);
+    if (engine_info(engine)->is_random)
+        log_warn("model_random", "model=%s text=\"weights are random: results mean nothing\"",
+                 card->id);
     loading_end(&loading);
 
     if (settings.name == NULL)

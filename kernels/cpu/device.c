@@ -142,6 +142,7 @@ const struct ops *ops_loops(void)
         .fill_rows = cpu_fill_rows,
         .wide_qk_norm_rope = loops_wide_qk_norm_rope,
         .full_attention = loops_full_attention,
+        .encode = cpu_encode,
     };
 
     return &loops;

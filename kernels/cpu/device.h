@@ -98,6 +98,8 @@ int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const
                             int stride, bool interleaved, float eps, struct error *err);
 int loops_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                          float scale, bool gated, struct error *err);
+int cpu_encode(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+               int32_t *has_nan, struct error *err);
 
 /* Overrides of the loop nests. simd_fill_*: simd.c, compiled once per instruction set. */
 void onednn_fill(struct ops *ops);

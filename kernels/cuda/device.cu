@@ -12,6 +12,7 @@ static void cuda_close(struct device *d)
     if (d == NULL)
         return;
     cudaSetDevice(d->gpu);
+    cuda_downloads_close(d);
     cuda_loading_end(d, NULL);
     cuda_recordings_close(d);
     cuda_matmul_close(d);
@@ -68,7 +69,8 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     d->least_free = SIZE_MAX;
     if ((rc = pool_start(&d->pool, options->n_threads > 0 ? options->n_threads : 1, err)) != OK ||
-        (rc = cuda_recordings_open(d, err)) != OK || (rc = cuda_matmul_open(d, err)) != OK)
+        (rc = cuda_downloads_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
+        (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
     cuda_note_memory(d);
     *out = d;
@@ -144,17 +146,6 @@ out:
     return rc;
 }
 
-static int cuda_download(struct device *d, void *to, const void *from, size_t bytes,
-                         struct error *err)
-{
-    int rc = OK;
-
-    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->stream));
-    CUDA_TRY(cudaStreamSynchronize(d->stream));
-out:
-    return rc;
-}
-
 static void cuda_host_run(struct device *d, void (*task)(void *arg, int index, int thread),
                           void *arg, int n_tasks)
 {
@@ -205,6 +196,7 @@ extern "C" const struct ops *ops_cuda(void)
         .fill_rows = cuda_fill_rows,
         .wide_qk_norm_rope = cuda_wide_qk_norm_rope,
         .full_attention = cuda_full_attention,
+        .encode = cuda_encode,
     };
 
     return &cuda;

@@ -17,6 +17,7 @@ extern "C" {
 struct matmul_plans;
 struct few_rows;
 struct recordings;
+struct downloads;
 struct loading;
 
 struct device {
@@ -27,6 +28,7 @@ struct device {
     struct matmul_plans *plans;
     struct few_rows *few_rows; /* NULL: not on this GPU */
     struct recordings *recordings;
+    struct downloads *downloads;
     struct pool *pool;       /* host threads: they fill what goes to the GPU */
     struct loading *loading; /* NULL but while weights are loaded */
     size_t least_free;       /* of the GPU's memory, at any time since it was opened */
@@ -181,6 +183,9 @@ void cuda_note_memory(struct device *d);
 int cuda_load_rows(struct device *d, void *to, enum dtype type, const struct matrix_part *parts,
                    int n_parts, int K, int N, struct error *err);
 int cuda_loading_end(struct device *d, struct error *err);
+int cuda_downloads_open(struct device *d, struct error *err);
+void cuda_downloads_close(struct device *d);
+int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_recordings_open(struct device *d, struct error *err);
 void cuda_recordings_close(struct device *d);
 int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err);
@@ -234,4 +239,6 @@ int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const 
                            int stride, bool interleaved, float eps, struct error *err);
 int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                         float scale, bool gated, struct error *err);
+int cuda_encode(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+                int32_t *has_nan, struct error *err);
 }

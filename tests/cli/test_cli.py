@@ -484,6 +484,26 @@ class Bench(Case):
             self.assertLessEqual(scene["min_ms"], scene["median_ms"])
             self.assertLessEqual(scene["median_ms"], scene["max_ms"])
 
+    def test_prompts_of_a_file(self):
+        file = self.dir / "measured.json"
+        file.write_text(json.dumps(["A red fox", "A"]))
+        want = [len(ids) for ids in json.loads(self.good("tokenize", "-m", TINY, "--prompts", file))]
+        scene, = json.loads(self.good("bench", "-m", TINY, "--prompts", file, "--runs", "5",
+                                      "--json"))["scenes"]
+        self.assertEqual((scene["name"], scene["tokens"]), ("prompts", want))
+
+    def test_made_up_prompts(self):
+        scene, = json.loads(self.good("bench", "-m", "random:gemma-3-tiny", "--tokens", "3,1024,1",
+                                      "--runs", "5", "--json"))["scenes"]
+        self.assertEqual((scene["name"], scene["tokens"]), ("3,1024,1", [3, 1024, 1]))
+        bench = "bench", "-m", "random:gemma-3-tiny"
+        self.bad("--tokens: ", *bench, "--tokens", "3,x")
+        self.bad("--tokens: ", *bench, "--tokens", "1025")
+        self.bad("no list of numbers", *bench, "--tokens", "1" * 20)
+        self.bad("33 prompts, at most 32", *bench, "--tokens", ",".join(["1"] * 33))
+        self.bad("give --tokens", *bench, "--prompts", "any.json")
+        self.bad("not both", "bench", "-m", TINY, "--tokens", "3", "--prompts", "any.json")
+
     def test_a_file(self):
         """What was read of it is in the table and in JSON: every tensor of the fixture but the embedding
         table, which stays in the file on a CPU."""

@@ -1165,15 +1165,9 @@ static void run_with_gemma3(void)
     RUN(progress_is_of_both);
 }
 
-#ifdef __SANITIZE_THREAD__
-enum { ONLY_THREADS = true }; /* the same in all of them, and each takes minutes here */
-#else
-enum { ONLY_THREADS = false };
-#endif
-
 static void run_all(void)
 {
-    if (ONLY_THREADS) {
+    if (ONLY_THREADS) { /* each of these takes minutes there */
         use_reference("gemma3-tiny", "ltx-tiny-v2", "v2");
         RUN(levels_mix_in_a_batch);
         return;

@@ -646,10 +646,54 @@ static void full_attention_matches(void)
         }
 }
 
+static float *awkward_floats(size_t n)
+{
+    static const float awkward[] = {0.0f,     -0.0f,    INFINITY, -INFINITY, 65519.0f, 65520.0f,
+                                    -7e37f,   3.4e38f,  1e-45f,   -6e-8f,    2.9e-8f,  6.1e-5f,
+                                    1.00390f, 1.01171f, 0.33f,    1.00048f};
+    float *x = random_floats(n, 15);
+
+    for (size_t i = 0; i < n; i += 3)
+        x[i] = awkward[i / 3 % (sizeof(awkward) / sizeof(awkward[0]))];
+    return x;
+}
+
+static void encode_matches(void)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const size_t counts[] = {0, 1, 3, 4, 61, 4096, 40003, 1100000};
+
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        for (size_t j = 0; j < sizeof(counts) / sizeof(counts[0]); j++) {
+            size_t n = counts[j], bytes = n * dtype_info(types[i])->bytes;
+            float *x = awkward_floats(n);
+            void *want = host(bytes), *there = on_device(want, bytes);
+            int32_t none = 0, *has_nan = on_device(&none, sizeof(none));
+            CHECK_OK(fast->encode(fast_device, there, types[i], on_device(x, F32_BYTES(n)), n,
+                                  has_nan, &err));
+            CHECK(dtype_encode(want, x, types[i], n));
+            CHECK(n == 0 || memcmp(back(there, bytes), want, bytes) == 0);
+            CHECK(*(int32_t *)back(has_nan, sizeof(none)) == 0);
+            for (size_t at = 0; n > 0 && at < n; at += n / 2 + 1) { /* the first, one inside */
+                float *bad = awkward_floats(n), got;
+                bad[at] = NAN;
+                has_nan = on_device(&none, sizeof(none));
+                CHECK_OK(fast->encode(fast_device, there, types[i], on_device(bad, F32_BYTES(n)), n,
+                                      has_nan, &err));
+                dtype_decode(&got, (char *)back(there, bytes) + at * dtype_info(types[i])->bytes,
+                             types[i], 1);
+                CHECK(isnan(got) && *(int32_t *)back(has_nan, sizeof(none)) == 1);
+            }
+            release_case();
+        }
+}
+
 static void run_all(const struct ops *table, const char *name, enum dtype type, int n_threads)
 {
     struct device_options options = {.act = type, .n_threads = n_threads};
 
+    if (ONLY_THREADS && n_threads == 1)
+        return;
     fast = table;
     loops = ops_loops();
     act = type;
@@ -690,6 +734,7 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     RUN(fill_rows_matches);
     RUN(wide_qk_norm_rope_matches);
     RUN(full_attention_matches);
+    RUN(encode_matches);
     fast->close(fast_device);
     loops->close(loops_device);
 }

@@ -167,6 +167,22 @@ class Cards(Case):
         # the service may have looked while there was none
         wait_until(lambda: self.encode(["after"])[0] == 200, 10, "an answer")
 
+    def test_a_tokenizer_can_take_the_place_of_the_models_own(self):
+        def tokenizer():
+            card, = self.cards()
+            return json.loads(self.redis("queue", "hget", "pe:cards", card))["tokenizer"]
+
+        self.engine("own")
+        own = tokenizer()
+        other = self.dir / "tokenizer.json"
+        other.write_text((TINY / "tokenizer.json").read_text().replace("<start_of_image>", "<x>"))
+        self.redis("queue", "flushall")
+        self.engine("other", f"--tokenizer={other}")
+        self.assertNotEqual(tokenizer(), own)
+        self.redis("queue", "flushall")
+        self.engine("same", f"--tokenizer={TINY}", "--model=random:anything")
+        self.assertEqual(tokenizer(), own)
+
     def test_what_is_computed_in_other_types_is_never_mixed(self):
         self.engine("f32", "--compute=float32")
         self.engine("bf16", "--compute=bfloat16")
