@@ -51,7 +51,9 @@ struct engine_options {
     const char *ltx[ENGINE_MAX_LTX]; /* LTX checkpoints: projection and connectors, in one file or
                                         in two; NULL: none, and hidden states are all there is */
     enum engine_backend backend;     /* ENGINE_LOOPS: the slow reference, for tests */
-    enum dtype compute;              /* DTYPE_F32 or DTYPE_BF16: what matrix products compute in */
+    enum dtype compute;              /* DTYPE_F32, DTYPE_BF16, or DTYPE_F8_E4M3: what matrix
+                                        products compute in; with the last, which loses accuracy
+                                        (docs/ACCURACY.md), all else is as in DTYPE_BF16 */
     int n_threads;                   /* 0: one a core */
     int max_batch_tokens;            /* activations are sized for this; 0: ENGINE_MAX_TOKENS.
                                         More prompts than fit are encoded in several passes. */

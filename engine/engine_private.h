@@ -9,6 +9,18 @@
 #include "engine/model/gemma.h"
 #include "kernels/ops.h"
 
+/* What products that compute in `compute` read. */
+static inline enum dtype engine_act(enum dtype compute)
+{
+    return compute == DTYPE_F8_E4M3 ? DTYPE_BF16 : compute;
+}
+
+/* Rows of any product of a pass, at most: its tokens, or rows of its connectors. */
+static inline int engine_max_rows(int max_batch_tokens)
+{
+    return max_batch_tokens > ENGINE_ROWS ? max_batch_tokens : ENGINE_ROWS;
+}
+
 struct engine {
     const struct ops *ops;
     struct device *device;
@@ -24,7 +36,8 @@ struct engine {
     struct engine_info info;
     char random_digest[ENGINE_DIGEST_SIZE]; /* of random weights */
     int max_batch_tokens, n_threads;
-    enum dtype compute;
+    enum dtype compute; /* of products */
+    enum dtype act;     /* of what they read: compute, or BF16 in float8 */
     /* one pass, sized for max_batch_tokens */
     int32_t *ids, *positions, *begin;
     int *embedded;           /* the prompts of the pass that want embeddings */

@@ -137,8 +137,8 @@ static int load_weights(struct engine *e, const struct engine_options *options, 
     if ((rc = weights_load(&e->weights, e->file, e->ops, e->device, gemma_progress, &p, err)) !=
             OK ||
         (e->checkpoint != NULL &&
-         (rc = ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device,
-                                options->compute, ltx_progress, &p, err)) != OK) ||
+         (rc = ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device, e->act,
+                                ltx_progress, &p, err)) != OK) ||
         (e->ops->loading_end != NULL && (rc = e->ops->loading_end(e->device, err)) != OK) ||
         (rc = e->ops->sync(e->device, err)) != OK)
         return rc;
@@ -188,7 +188,7 @@ static int make_random_weights(struct engine *e, struct error *err)
     if ((rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK || !e->has_ltx)
         return rc;
     return ltx_weights_random(&e->ltx_weights, &e->ltx_config, e->config.L + 1, e->config.D, e->ops,
-                              e->device, e->compute, err);
+                              e->device, e->act, err);
 }
 
 static int open_model(struct engine *e, const struct engine_options *options, struct error *err)
@@ -213,7 +213,7 @@ static int open_model(struct engine *e, const struct engine_options *options, st
     return OK;
 }
 
-static int count_room(void *arg, struct room *out, enum dtype act, int max_batch_tokens,
+static int count_room(void *arg, struct room *out, enum dtype compute, int max_batch_tokens,
                       struct error *err)
 {
     const struct engine *e = arg;
@@ -222,8 +222,8 @@ static int count_room(void *arg, struct room *out, enum dtype act, int max_batch
 
     if (e->file != NULL && (rc = weights_embedding(&embed, e->file, err)) != OK)
         return rc;
-    return room_count(out, &e->config, e->has_ltx ? &e->ltx_config : NULL, embed.type, e->ops, act,
-                      max_batch_tokens, err);
+    return room_count(out, &e->config, e->has_ltx ? &e->ltx_config : NULL, embed.type, e->ops,
+                      compute, max_batch_tokens, err);
 }
 
 /* A GPU that is too small says so now, not after minutes of loading. What a CPU's memory lacks, the
@@ -266,7 +266,7 @@ static int take_result_memory(struct engine *e, struct error *err)
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
 {
-    struct device_options device_options = {.act = options->compute};
+    struct device_options device_options = {0};
     bool random = random_model_is(options->model);
     struct engine *e;
     size_t T;
@@ -283,6 +283,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         e->max_batch_tokens = ENGINE_MAX_TOKENS;
     e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
     e->compute = options->compute;
+    e->act = engine_act(e->compute);
     T = (size_t)e->max_batch_tokens;
     if ((e->ids = calloc(T, sizeof(int32_t))) == NULL ||
         (e->positions = calloc(T, sizeof(int32_t))) == NULL ||
@@ -291,6 +292,9 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
         goto out;
     }
+    device_options.act = e->act;
+    device_options.float8 = e->compute == DTYPE_F8_E4M3;
+    device_options.max_rows = engine_max_rows(e->max_batch_tokens);
     device_options.n_threads = e->n_threads;
     e->ops = options->backend == ENGINE_LOOPS  ? ops_loops()
              : options->backend == ENGINE_CUDA ? ops_cuda()
@@ -304,12 +308,12 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         (rc = e->ops->open(&e->device, &device_options, err)) != OK ||
         (rc = check_room(e, err)) != OK ||
         (rc = random ? make_random_weights(e, err) : load_weights(e, options, err)) != OK ||
-        (rc = gemma_create(&e->gemma, &e->config, e->weights, options->compute, ENGINE_MAX_TOKENS,
+        (rc = gemma_create(&e->gemma, &e->config, e->weights, e->act, ENGINE_MAX_TOKENS,
                            e->max_batch_tokens, err)) != OK ||
         (rc = take_result_memory(e, err)) != OK)
         goto out;
-    if (e->ltx_weights != NULL && (rc = ltx_create(&e->ltx, e->ltx_weights, options->compute,
-                                                   e->max_batch_tokens, err)) != OK)
+    if (e->ltx_weights != NULL &&
+        (rc = ltx_create(&e->ltx, e->ltx_weights, e->act, e->max_batch_tokens, err)) != OK)
         goto out;
     if (e->max_batch_tokens < e->info.max_tokens)
         e->info.max_tokens = e->max_batch_tokens;

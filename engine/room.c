@@ -6,16 +6,22 @@
 
 #include <stdio.h>
 
-#include "engine/engine.h"
+#include "engine/engine_private.h"
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
+#include "kernels/float8.h"
 
 enum { REST_BYTES = 512 << 20 }; /* kernels' code, graphs, what plans are tried on: at most */
 
-/* The device of such a table is its sum. */
+/* What the device of such a table is. */
+struct sum {
+    uint64_t bytes;
+    int widest; /* rows of float8 matrices */
+};
+
 static void add(struct device *d, uint64_t bytes)
 {
-    *(uint64_t *)(void *)d += bytes;
+    ((struct sum *)(void *)d)->bytes += bytes;
 }
 
 static int count_alloc(struct device *d, void **out, size_t bytes, struct error *err)
@@ -73,6 +79,19 @@ static int count_bf16_matrix(struct device *d, struct matrix **out, int N, int K
     return OK;
 }
 
+static int count_float8_matrix(struct device *d, struct matrix **out, int N, int K, float size,
+                               uint64_t seed, struct error *err)
+{
+    struct sum *sum = (struct sum *)(void *)d;
+
+    if (!float8_serves(N, K))
+        return count_bf16_matrix(d, out, N, K, size, seed, err);
+    *out = NULL;
+    sum->widest = sum->widest > K ? sum->widest : K;
+    add(d, (uint64_t)N * (uint64_t)K + (uint64_t)N * sizeof(float));
+    return OK;
+}
+
 static void count_matrix_free(struct device *d, struct matrix *m)
 {
     (void)d;
@@ -99,11 +118,12 @@ static uint64_t table_bytes(const struct gemma_config *c, enum dtype type)
 }
 
 int room_count(struct room *out, const struct gemma_config *gemma, const struct ltx_config *ltx,
-               enum dtype table, const struct ops *like, enum dtype act, int max_batch_tokens,
+               enum dtype table, const struct ops *like, enum dtype compute, int max_batch_tokens,
                struct error *err)
 {
+    enum dtype act = engine_act(compute);
     struct ops ops = *like;
-    uint64_t sum = 0;
+    struct sum sum = {0};
     struct device *device = (struct device *)(void *)&sum;
     struct weights *weights = NULL;
     struct ltx_weights *ltx_weights = NULL;
@@ -116,7 +136,9 @@ int room_count(struct room *out, const struct gemma_config *gemma, const struct 
     ops.release = count_release;
     ops.upload = count_upload;
     ops.sync = count_sync;
-    ops.matrix_random = act == DTYPE_F32 ? count_f32_matrix : count_bf16_matrix;
+    ops.matrix_random = compute == DTYPE_F32       ? count_f32_matrix
+                        : compute == DTYPE_F8_E4M3 ? count_float8_matrix
+                                                   : count_bf16_matrix;
     ops.matrix_free = count_matrix_free;
     ops.matrix_bytes = count_matrix_bytes;
     ops.table_free = count_table_free;
@@ -124,13 +146,16 @@ int room_count(struct room *out, const struct gemma_config *gemma, const struct 
         (ltx != NULL && (rc = ltx_weights_random(&ltx_weights, ltx, gemma->L + 1, gemma->D, &ops,
                                                  device, act, err)) != OK))
         goto out;
-    out->weights = sum + (like->is_host ? 0 : table_bytes(gemma, table));
-    sum = 0;
+    out->weights = sum.bytes + (like->is_host ? 0 : table_bytes(gemma, table));
+    sum.bytes = 0;
     if ((rc = gemma_create(&g, gemma, weights, act, ENGINE_MAX_TOKENS, max_batch_tokens, err)) !=
             OK ||
         (ltx != NULL && (rc = ltx_create(&x, ltx_weights, act, max_batch_tokens, err)) != OK))
         goto out;
-    out->activations = sum;
+    out->activations = sum.bytes;
+    if (compute == DTYPE_F8_E4M3) /* of a product's rows: E4M3 and a scale */
+        out->activations +=
+            (uint64_t)engine_max_rows(max_batch_tokens) * ((uint64_t)sum.widest + sizeof(float));
 out:
     ltx_free(x);
     gemma_free(g);
@@ -150,13 +175,16 @@ static double gb(uint64_t bytes)
 }
 
 /* What would fit instead: as few other settings as will do. */
-static int advise(char *out, size_t cap, const struct device_memory *memory, enum dtype act,
+static int advise(char *out, size_t cap, const struct device_memory *memory, enum dtype compute,
                   int max_batch_tokens, int min_batch_tokens, room_count_fn *count, void *arg,
                   struct error *err)
 {
-    enum dtype types[] = {act, DTYPE_BF16};
+    /* compute, then what takes less */
+    enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F8_E4M3};
+    static const char *const words[] = {"", " in bfloat16", " in float8 (it loses accuracy)"};
+    int first = compute == DTYPE_F32 ? 0 : compute == DTYPE_BF16 ? 1 : 2;
 
-    for (int i = 0; i < (act == DTYPE_F32 ? 2 : 1); i++)
+    for (int i = first; i < 3; i++)
         for (int tokens = max_batch_tokens, last = 0; tokens != last;) {
             struct room room;
             int rc = count(arg, &room, types[i], tokens, err);
@@ -164,8 +192,8 @@ static int advise(char *out, size_t cap, const struct device_memory *memory, enu
                 return rc;
             if (total(&room) <= memory->free) {
                 int n = snprintf(out, cap, "%.1f GB are enough", gb(total(&room)));
-                if (types[i] != act)
-                    n += snprintf(out + n, cap - (size_t)n, " in bfloat16");
+                if (i > first)
+                    n += snprintf(out + n, cap - (size_t)n, "%s", words[i]);
                 if (tokens != max_batch_tokens)
                     snprintf(out + n, cap - (size_t)n, " for batches of %d tokens", tokens);
                 return OK;
@@ -178,17 +206,17 @@ static int advise(char *out, size_t cap, const struct device_memory *memory, enu
     return OK;
 }
 
-int room_check(const struct device_memory *memory, enum dtype act, int max_batch_tokens,
+int room_check(const struct device_memory *memory, enum dtype compute, int max_batch_tokens,
                int min_batch_tokens, room_count_fn *count, void *arg, struct error *err)
 {
     struct room room;
     char advice[128];
     int rc;
 
-    if ((rc = count(arg, &room, act, max_batch_tokens, err)) != OK ||
+    if ((rc = count(arg, &room, compute, max_batch_tokens, err)) != OK ||
         total(&room) <= memory->free ||
-        (rc = advise(advice, sizeof(advice), memory, act, max_batch_tokens, min_batch_tokens, count,
-                     arg, err)) != OK)
+        (rc = advise(advice, sizeof(advice), memory, compute, max_batch_tokens, min_batch_tokens,
+                     count, arg, err)) != OK)
         return rc;
     return error_set(err, ERR_MEM,
                      "the model needs %.1f GB of the GPU's memory (weights %.1f, batches of %d "

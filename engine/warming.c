@@ -2,9 +2,10 @@
  *
  * A backend may choose how to compute a shape by trying ways to do it, load code when it is first
  * used, and record what comes again (kernels/ops.h). So a pass of each size for which it makes
- * plans is run here, and then one of 1, 2, .. prompts, as connectors know their number alone:
- * twice, as the second time is the one that is recorded. Passes over the tokens are not recorded:
- * what they are told apart by would fit no request but by chance. */
+ * plans is run here, to embeddings, as the connectors' first block has a product of tokens too; and
+ * then 1, 2, .. prompts, on whose number alone depend the shapes of all else there: twice, as the
+ * second time is the one that is recorded. Passes over the tokens are not recorded: what they are
+ * told apart by would fit no request but by chance. */
 #include "base/clock.h"
 #include "engine/engine_private.h"
 

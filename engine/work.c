@@ -5,7 +5,7 @@
 struct engine_work engine_work(const struct engine *e, const int *n_tokens, int n_prompts)
 {
     const struct gemma_config *c = &e->config;
-    double act = (double)dtype_info(e->compute)->bytes, T = 0.0, pairs = 0.0;
+    double size = (double)dtype_info(e->compute)->bytes, T = 0.0, pairs = 0.0;
     struct engine_work work = {0};
 
     for (int i = 0; i < n_prompts; i++) {
@@ -16,17 +16,19 @@ struct engine_work engine_work(const struct engine *e, const int *n_tokens, int 
         const struct gemma_attention *a = gemma_attention_of(c, i);
         double heads = (double)c->H * a->E, cached = 2.0 * a->K * a->E;
         double weights = (2.0 * heads + cached) * c->D + 3.0 * c->F * c->D;
-        work.gemma.bytes += weights * act;
+        work.gemma.bytes += weights * size;
         work.gemma.operations += 2.0 * weights * T + 4.0 * heads * pairs;
+    }
+    if (e->ltx_weights != NULL) {
+        double projection = (double)e->ltx_weights->projection.width * c->D * (c->L + 1.0);
+        work.extractor.bytes = projection * size;
+        work.extractor.operations = 2.0 * projection * T;
     }
     for (int m = 0; e->ltx_weights != NULL && m < LTX_N_MODALITIES; m++) {
         const struct ltx_connector_config *k = &e->ltx_weights->config.connectors[m];
         double W = k->W, rows = (double)ENGINE_ROWS * n_prompts;
-        double projection = (double)e->ltx_weights->projections[m].width * c->D * (c->L + 1.0);
         double block = 12.0 * W * W + (e->ltx_weights->config.gated ? W * k->H : 0.0);
-        work.extractor.bytes += projection * act;
-        work.extractor.operations += 2.0 * projection * T;
-        work.connectors.bytes += k->L * block * act;
+        work.connectors.bytes += k->L * block * size;
         work.connectors.operations += k->L * rows * (2.0 * block + 4.0 * W * ENGINE_ROWS);
     }
     return work;

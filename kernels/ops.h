@@ -11,6 +11,14 @@
  * next one is "mid": float32, or act where `mid_is_act` (where fewer bytes are faster). Sums are
  * float32 at least.
  *
+ * Float8: with act BF16 a device may be opened for products in E4M3. A row of a weight matrix and a
+ * row of x are then each rounded once more, from bf16, to
+ *     q[k] = E4M3 nearest to r[k] * (1/s)      s = largest |r[k]| / 448, a float32 for each row
+ * and a product is  sum over k of qx[t,k] * qw[n,k], summed in float32, * sx[t] * sw[n]. A matrix
+ * is stored so where N and K are multiples of 16, else as without. All else stays as it is in BF16.
+ * (kernels/float8.h has the corners: rows of zeros, NaN.) A GPU's tensor cores add E4M3 products
+ * with 13 bits after the point of the largest, and no op promises more there.
+ *
  * Memory: every pointer handed to an op is memory of its device (`alloc`), but where "host" is
  * said. No op allocates. T == 0 is a no-op.
  *
@@ -33,6 +41,8 @@ enum { OPS_MAX_HEAD = 512 }; /* E is at most this */
 
 struct device_options {
     enum dtype act; /* what matmuls compute in: DTYPE_F32 or DTYPE_BF16 */
+    bool float8;    /* they compute in E4M3; act is BF16 */
+    int max_rows;   /* float8: rows of x of a product, at most; place for them is kept */
     int n_threads;  /* CPU: threads that work, the caller's among them; at least 1 */
     int gpu;        /* CUDA: which of the visible GPUs, from 0 */
 };
@@ -84,8 +94,8 @@ struct ops {
     int (*record)(struct device *d, uint64_t key, bool *known, struct error *err);
     int (*replay)(struct device *d, uint64_t key, struct error *err);
 
-    /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`. The
-     * parts have been read when it returns.
+    /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`, or
+     * to E4M3. The parts have been read when it returns.
      * matrix_bytes, table_bytes: what they hold of the device's memory.
      * table_load: `data` (host, [V, D]) is borrowed until table_free.
      * loading_end: gives back what loading alone needs; optional. */
@@ -140,7 +150,8 @@ struct ops {
     /* Product with a weight matrix.
      *     y[t,n] = bias[n] + sum over k of x[t,k] * w[n,k]
      * y [T, N] mid; x [T, K] act; w [N, K]; bias [N] mid, or NULL: none. On a CPU a row's sum does
-     * not depend on the other rows. */
+     * not depend on the other rows. In float8 this and the next three are ERR_SIZE for more than
+     * max_rows rows. */
     int (*matmul)(struct device *d, void *y, const void *x, const struct matrix *w,
                   const void *bias, int T, struct error *err);
 
@@ -199,13 +210,20 @@ struct ops {
     int (*range_norm)(struct device *d, void *y, const float *x, const int32_t *begin,
                       float *scratch, int B, int T, int D, struct error *err);
 
+    /* Some columns of sums, scaled.
+     *     y[t,n] = x[t,n] * scale + bias[n]
+     * y [T, N] f32; x: the N numbers of each row, `stride` f32 apart; bias [N] f32 */
+    int (*scale_columns)(struct device *d, float *y, const float *x, int stride, float scale,
+                         const float *bias, int T, int N, struct error *err);
+
     /* Prompts of any length to blocks of P rows: a prompt's own rows, then registers. Row p takes
      * register p % R, wherever the prompt ends.
      *     h[b*P + p, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]
-     * h [B * P, W] f32; x [any, W] f32; registers [R, W] f32; first, count [B] int32, count <= P */
-    int (*fill_rows)(struct device *d, float *h, const float *x, const float *registers,
-                     const int32_t *first, const int32_t *count, int B, int P, int R, int W,
-                     struct error *err);
+     * h [B * P, W], x [any, W], registers [R, W], all of `type` (F32 or BF16); first, count [B]
+     * int32, count <= P */
+    int (*fill_rows)(struct device *d, void *h, const void *x, const void *registers,
+                     enum dtype type, const int32_t *first, const int32_t *count, int B, int P,
+                     int R, int W, struct error *err);
 
     /* RMS norm of q and of k over all heads at once, then rotary positions; in place. With
      * W = H * E, for q and for k:

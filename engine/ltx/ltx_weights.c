@@ -303,38 +303,49 @@ static void repack_slice(void *arg, int index, int thread)
     }
 }
 
-/* Several states at a time, as each walk touches the whole tensor, but not all at once: a real one
- * has 1.5 GB. */
-static int load_states(struct loader *l, struct ltx_projection *p, const struct tensor *t,
-                       struct error *err)
+/* The states of n tensors, whose rows are stacked. Several states at a time, as each walk touches
+ * the whole tensor, but not all at once: real ones have 2.3 GB. */
+static int load_states(struct loader *l, struct ltx_projection *p, const struct tensor *tensors,
+                       int n_tensors, struct error *err)
 {
     struct ltx_weights *w = l->w;
+    struct matrix_part parts[LTX_N_MODALITIES];
+    size_t bytes[LTX_N_MODALITIES], matrix = 0; /* of one state */
     int S = w->S, D = w->D, group, rc = OK;
-    struct repack r = {.t = t, .numbers = (size_t)p->width * D, .S = S};
-    size_t matrix = r.numbers * dtype_info(t->type)->bytes;
     char *packed;
 
+    for (int i = 0; i < n_tensors; i++) {
+        bytes[i] = tensors[i].bytes / (size_t)S;
+        matrix += bytes[i];
+    }
     group = (int)(REPACK_BYTES / matrix) < S ? (int)(REPACK_BYTES / matrix) : S;
     if (group < 1)
         group = 1;
     if ((p->states = calloc((size_t)S, sizeof(*p->states))) == NULL ||
         (packed = malloc((size_t)group * matrix)) == NULL)
-        return error_set(err, ERR_MEM, "ltx: no memory to repack %s", t->name);
+        return error_set(err, ERR_MEM, "ltx: no memory to repack %s", tensors[0].name);
     for (int s = 0; s < S; s += group) {
-        r.to = packed;
-        r.s = s;
-        r.n = S - s < group ? S - s : group;
-        w->ops->host_run(w->device, repack_slice, &r,
-                         (int)((r.numbers + REPACK_NUMBERS - 1) / REPACK_NUMBERS));
-        for (int k = 0; k < r.n; k++) {
-            struct matrix_part part = {packed + (size_t)k * matrix, t->type, p->width};
+        int n = S - s < group ? S - s : group;
+        char *to = packed;
+        for (int i = 0; i < n_tensors; i++) {
+            const struct tensor *t = &tensors[i];
+            struct repack r = {to, t, t->shape[0] * (size_t)D, S, s, n};
+            w->ops->host_run(w->device, repack_slice, &r,
+                             (int)((r.numbers + REPACK_NUMBERS - 1) / REPACK_NUMBERS));
+            parts[i] = (struct matrix_part){to, t->type, (int)t->shape[0]};
+            to += (size_t)n * bytes[i];
+        }
+        for (int k = 0; k < n; k++) {
             struct error why = {0};
-            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], &part, 1, D, &why)) != OK) {
-                error_set(err, why.code, "%s: %s: %s", t->file, t->name, why.text);
+            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], parts, n_tensors, D,
+                                          &why)) != OK) {
+                error_set(err, why.code, "%s: %s: %s", tensors[0].file, tensors[0].name, why.text);
                 goto out;
             }
             w->bytes += w->ops->matrix_bytes(p->states[s + k]);
             advance(l, matrix);
+            for (int i = 0; i < n_tensors; i++)
+                parts[i].data = (const char *)parts[i].data + bytes[i];
         }
     }
 out:
@@ -370,33 +381,43 @@ static int check_columns(const struct loader *l, const char *prefix, const char 
                      t.file, t.name, t.shape[1], w->S, w->D, columns);
 }
 
-static int load_projection(struct loader *l, enum ltx_modality modality, struct error *err)
+static int load_projection(struct loader *l, struct error *err)
 {
     static const char prefix[] = "text_embedding_projection.";
     struct ltx_weights *w = l->w;
-    struct ltx_projection *p = &w->projections[modality];
+    struct ltx_projection *p = &w->projection;
     bool v2 = w->config.extractor == LTX_EXTRACTOR_V2;
-    size_t shape[2] = {(size_t)w->config.connectors[modality].W, (size_t)w->S * w->D};
-    char weight[64], bias[64];
-    struct tensor t;
-    int rc;
+    int n_tensors = v2 && w->config.has_audio ? LTX_N_MODALITIES : 1, rc = OK;
+    struct tensor tensors[LTX_N_MODALITIES];
 
-    snprintf(weight, sizeof(weight), "%s%saggregate_embed.weight",
-             v2 ? ltx_modality_name(modality) : "", v2 ? "_" : "");
-    snprintf(bias, sizeof(bias), "%s_aggregate_embed.bias", ltx_modality_name(modality));
-    p->width = w->config.connectors[modality].W;
+    p->width = 0;
+    for (int m = 0; m < n_tensors; m++) {
+        size_t shape[2] = {(size_t)w->config.connectors[m].W, (size_t)w->S * w->D};
+        char weight[64];
+        snprintf(weight, sizeof(weight), "%s%saggregate_embed.weight",
+                 v2 ? ltx_modality_name((enum ltx_modality)m) : "", v2 ? "_" : "");
+        if (l->checkpoint != NULL &&
+            ((rc = check_columns(l, prefix, weight, shape[1], err)) != OK ||
+             (rc = take_tensor(l, &tensors[m], prefix, weight, 2, shape, err)) != OK))
+            return rc;
+        p->width += w->config.connectors[m].W;
+    }
     if (l->checkpoint == NULL)
         rc = random_states(l, p, err);
-    else if ((rc = check_columns(l, prefix, weight, shape[1], err)) == OK &&
-             (rc = take_tensor(l, &t, prefix, weight, 2, shape, err)) == OK && !l->listing)
-        rc = load_states(l, p, &t, err);
-    if (rc != OK)
+    else if (!l->listing)
+        rc = load_states(l, p, tensors, n_tensors, err);
+    if (rc != OK || !v2)
         return rc;
-    if (!v2)
-        return OK;
-    if ((rc = load_vector(l, &p->bias, prefix, bias, p->width, err)) != OK)
-        return rc;
-    return put_constant(l, &p->scale, (float)sqrt((double)p->width / w->D), w->D, err);
+    for (int m = 0; m < n_tensors; m++) {
+        int W = w->config.connectors[m].W;
+        char bias[64];
+        snprintf(bias, sizeof(bias), "%s_aggregate_embed.bias",
+                 ltx_modality_name((enum ltx_modality)m));
+        p->scale[m] = (float)sqrt((double)W / w->D);
+        if ((rc = load_vector(l, &p->bias[m], prefix, bias, W, err)) != OK)
+            return rc;
+    }
+    return put_constant(l, &p->ones, 1.0f, w->D, err);
 }
 
 /* ---- the connectors ---- */
@@ -483,13 +504,11 @@ static int load_all(struct loader *l, struct error *err)
     int n_modalities = c->has_audio ? LTX_N_MODALITIES : 1, rc;
     bool only_connectors = l->listing && !ltx_checkpoint_has_projection(l->checkpoint);
 
-    for (int m = 0; m < n_modalities; m++) {
-        if (!only_connectors && (m == LTX_VIDEO || c->extractor == LTX_EXTRACTOR_V2) &&
-            (rc = load_projection(l, (enum ltx_modality)m, err)) != OK)
-            return rc;
+    if (!only_connectors && (rc = load_projection(l, err)) != OK)
+        return rc;
+    for (int m = 0; m < n_modalities; m++)
         if ((rc = load_connector(l, (enum ltx_modality)m, err)) != OK)
             return rc;
-    }
     /* one projection for both: it must be as wide as both */
     if (c->has_audio && c->extractor == LTX_EXTRACTOR_V1 &&
         c->connectors[LTX_AUDIO].W != c->connectors[LTX_VIDEO].W)
@@ -594,13 +613,12 @@ void ltx_weights_free(struct ltx_weights *w)
 {
     if (w == NULL)
         return;
+    for (int s = 0; w->projection.states != NULL && s < w->S; s++)
+        w->ops->matrix_free(w->device, w->projection.states[s]);
+    free(w->projection.states);
+    w->ops->release(w->device, w->projection.ones);
     for (int m = 0; m < LTX_N_MODALITIES; m++) {
-        struct ltx_projection *p = &w->projections[m];
-        for (int s = 0; p->states != NULL && s < w->S; s++)
-            w->ops->matrix_free(w->device, p->states[s]);
-        free(p->states);
-        w->ops->release(w->device, p->bias);
-        w->ops->release(w->device, p->scale);
+        w->ops->release(w->device, w->projection.bias[m]);
         connector_free(w, &w->connectors[m], w->config.connectors[m].L);
     }
     free(w);

@@ -25,12 +25,20 @@ int cpu_open(struct device **out, const struct device_options *options, struct e
     if ((d = calloc(1, sizeof(*d))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for the device");
     d->act = options->act;
-    if ((rc = pool_start(&d->pool, options->n_threads, err)) != OK) {
-        free(d);
-        return rc;
+    d->float8 = options->float8;
+    d->max_rows = options->max_rows;
+    if (d->float8 &&
+        (d->row_scales = calloc((size_t)d->max_rows, sizeof(*d->row_scales))) == NULL) {
+        rc = error_set(err, ERR_MEM, "cpu: no memory for the scales of %d rows", d->max_rows);
+        goto out;
     }
+    if ((rc = pool_start(&d->pool, options->n_threads, err)) != OK)
+        goto out;
     *out = d;
-    return OK;
+    d = NULL;
+out:
+    cpu_close(d);
+    return rc;
 }
 
 void cpu_close(struct device *d)
@@ -38,6 +46,8 @@ void cpu_close(struct device *d)
     if (d == NULL)
         return;
     pool_stop(d->pool);
+    free(d->rounded);
+    free(d->row_scales);
     free(d);
 }
 
@@ -139,6 +149,7 @@ const struct ops *ops_loops(void)
         .geglu = loops_geglu,
         .gelu = loops_gelu,
         .range_norm = loops_range_norm,
+        .scale_columns = loops_scale_columns,
         .fill_rows = cpu_fill_rows,
         .wide_qk_norm_rope = loops_wide_qk_norm_rope,
         .full_attention = loops_full_attention,

@@ -11,15 +11,20 @@ struct matmul_plans;
 
 struct device {
     enum dtype act;
+    bool float8;
+    int max_rows, rounded_width;
+    bf16 *rounded;     /* float8: [max_rows, rounded_width] what a product reads; NULL: none yet */
+    float *row_scales; /* and the scale of each row */
     struct pool *pool;
     struct matmul_plans *plans; /* oneDNN's primitives by shape; NULL in the loop nests */
 };
 
 struct matrix {
     int N, K;
-    enum dtype type; /* F32 or BF16 */
+    enum dtype type; /* F32, BF16 or F8_E4M3, whose values are stored as if they were BF16's */
     size_t bytes;
-    void *data; /* loop nests: [N, K]; oneDNN: panels of columns, see matmul_onednn.c */
+    void *data;    /* loop nests: [N, K]; oneDNN: panels of columns, see matmul_onednn.c */
+    float *scales; /* [N] of F8_E4M3; else NULL */
 };
 
 struct table {
@@ -50,6 +55,24 @@ static inline void store_row(float *y, const float *sums, const float *bias, boo
         y[i] = add ? y[i] + value : value;
     }
 }
+
+/* Sums of row t of x by rows of w from `first` on, to what they stand for in float8; left alone in
+ * other types. */
+static inline void scale_sums(float *sums, const struct device *d, const struct matrix *w, int t,
+                              int first, int n)
+{
+    if (w->scales != NULL)
+        for (int i = 0; i < n; i++)
+            sums[i] = sums[i] * d->row_scales[t] * w->scales[first + i];
+}
+
+/* float8.c. reserve: the type of a new matrix, and what it needs of the device's and of its own for
+ * float8. round_weights: decoded rows, from row `row` on, to values of that type. rows: a product's
+ * T rows at *x; in float8 *x becomes those that the device has rounded. ERR_MEM; ERR_SIZE. */
+int cpu_float8_reserve(struct device *d, struct matrix *m, struct error *err);
+void cpu_round_weights(float *rows, const struct matrix *m, int row, int n_rows);
+int cpu_float8_rows(struct device *d, const void **x, const struct matrix *w, int T,
+                    struct error *err);
 
 int cpu_open(struct device **out, const struct device_options *options, struct error *err);
 void cpu_close(struct device *d);
@@ -90,7 +113,9 @@ int loops_geglu(struct device *d, void *y, const void *gu, int T, int F, struct 
 int loops_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int loops_range_norm(struct device *d, void *y, const float *x, const int32_t *begin,
                      float *scratch, int B, int T, int D, struct error *err);
-int cpu_fill_rows(struct device *d, float *h, const float *x, const float *registers,
+int loops_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
+                        const float *bias, int T, int N, struct error *err);
+int cpu_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
                   const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                   struct error *err);
 int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,

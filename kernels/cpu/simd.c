@@ -607,12 +607,10 @@ static void pack_panel(void *arg, int panel, int thread)
     float *to = (float *)a->m->data + (size_t)panel * LANES * K;
 
     matrix_parts_decode(rows, a->parts, a->n_parts, K, first, n);
+    cpu_round_weights(rows, a->m, first, n);
     for (int k = 0; k < K; k++)
-        for (int i = 0; i < LANES; i++) {
-            float value = i < n ? rows[(size_t)i * K + k] : 0.0f;
-            to[(size_t)k * LANES + i] =
-                a->m->type == DTYPE_F32 ? value : bf16_to_float(bf16_from_float(value));
-        }
+        for (int i = 0; i < LANES; i++)
+            to[(size_t)k * LANES + i] = i < n ? rows[(size_t)i * K + k] : 0.0f;
 }
 
 static int simd_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
@@ -627,8 +625,8 @@ static int simd_matrix_load(struct device *d, struct matrix **out, const struct 
     if ((m = calloc(1, sizeof(*m))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
     m->K = K;
-    m->type = d->act;
-    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
+    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK ||
+        (rc = cpu_float8_reserve(d, m, err)) != OK)
         goto out;
     n_panels = (m->N + LANES - 1) / LANES;
     m->bytes = (size_t)n_panels * LANES * K * sizeof(float);
@@ -648,6 +646,7 @@ out:
 }
 
 struct matmul_args {
+    const struct device *d;
     float *y;
     const void *x;
     const struct matrix *w;
@@ -704,17 +703,21 @@ static void matmul_panel(void *arg, int index, int thread)
     for (int t = 0; t < a->T; t += MR) {
         int n = a->T - t < MR ? a->T - t : MR;
         multiply(a, panel, t, n, y);
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
+            scale_sums(y[i], a->d, a->w, t + i, first, n_cols);
             store_row(a->y + (size_t)(t + i) * N + first, y[i], bias, a->add, n_cols);
+        }
     }
 }
 
 static int simd_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                        const float *bias, bool add, int T, struct error *err)
 {
-    struct matmul_args args = {y, x, w, bias, add, T};
+    struct matmul_args args = {d, y, x, w, bias, add, T};
+    int rc;
 
-    (void)err;
+    if ((rc = cpu_float8_rows(d, &args.x, w, T, err)) != OK)
+        return rc;
     if (T > 0)
         pool_run(d->pool, matmul_panel, &args, (w->N + LANES - 1) / LANES);
     return OK;

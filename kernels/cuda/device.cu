@@ -1,7 +1,8 @@
 /* device.cu - one GPU as a device: its stream, its memory, its table of ops. */
 #include <stdlib.h>
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/float8.cuh"
+#include "kernels/cuda/hopper.cuh"
 
 extern "C" {
 #include "kernels/gpu_check.h"
@@ -16,7 +17,9 @@ static void cuda_close(struct device *d)
     cuda_loading_end(d, NULL);
     cuda_recordings_close(d);
     cuda_matmul_close(d);
+    float8_close(d);
     pool_stop(d->pool);
+    hopper_close(d);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     free(d);
@@ -69,6 +72,7 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     d->least_free = SIZE_MAX;
     if ((rc = pool_start(&d->pool, options->n_threads > 0 ? options->n_threads : 1, err)) != OK ||
+        (rc = hopper_open(d, err)) != OK || (rc = float8_open(d, options, err)) != OK ||
         (rc = cuda_downloads_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
         (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
@@ -193,6 +197,7 @@ extern "C" const struct ops *ops_cuda(void)
         .geglu = cuda_geglu,
         .gelu = cuda_gelu,
         .range_norm = cuda_range_norm,
+        .scale_columns = cuda_scale_columns,
         .fill_rows = cuda_fill_rows,
         .wide_qk_norm_rope = cuda_wide_qk_norm_rope,
         .full_attention = cuda_full_attention,

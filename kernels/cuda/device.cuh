@@ -15,7 +15,7 @@ extern "C" {
 }
 
 struct matmul_plans;
-struct few_rows;
+struct hopper;
 struct recordings;
 struct downloads;
 struct loading;
@@ -25,8 +25,13 @@ struct device {
     int gpu;
     cudaStream_t stream;
     bool starts_early; /* the GPU can start a kernel before the one before it has ended */
+    /* float8 */
+    bool float8;
+    int max_rows, rounded_width;
+    void *rounded;     /* [max_rows, rounded_width] E4M3: what a product reads */
+    float *row_scales; /* [max_rows] of it */
     struct matmul_plans *plans;
-    struct few_rows *few_rows; /* NULL: not on this GPU */
+    struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
     struct downloads *downloads;
     struct pool *pool;       /* host threads: they fill what goes to the GPU */
@@ -37,7 +42,8 @@ struct device {
 struct matrix {
     int N, K;
     size_t bytes;
-    void *data; /* [N, K] act, row-major */
+    void *data;    /* [N, K] act or E4M3, row-major */
+    float *scales; /* [N] of E4M3; else NULL */
 };
 
 struct table {
@@ -196,6 +202,9 @@ int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_
                      int n_parts, int K, struct error *err);
 int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
                        uint64_t seed, struct error *err);
+/* Its first n numbers, in act at `to`. */
+int cuda_random_numbers(struct device *d, void *to, size_t n, float size, uint64_t seed,
+                        struct error *err);
 void cuda_matrix_free(struct device *d, struct matrix *m);
 size_t cuda_matrix_bytes(const struct matrix *m);
 int cuda_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
@@ -231,7 +240,9 @@ int cuda_geglu(struct device *d, void *y, const void *gu, int T, int F, struct e
 int cuda_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int cuda_range_norm(struct device *d, void *y, const float *x, const int32_t *begin, float *scratch,
                     int B, int T, int D, struct error *err);
-int cuda_fill_rows(struct device *d, float *h, const float *x, const float *registers,
+int cuda_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
+                       const float *bias, int T, int N, struct error *err);
+int cuda_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
                    const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                    struct error *err);
 int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,

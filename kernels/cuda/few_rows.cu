@@ -1,8 +1,8 @@
 /* few_rows.cu - the product of few rows of x with a large matrix, at the speed at which the matrix
- * comes from memory; bf16, Hopper (sm_90a).
+ * comes from memory; bf16 or E4M3, Hopper (sm_90a).
  *
  * A block has ROWS rows of w (the wgmma's 64, by two warpgroups) and a part of k, and all TN >= T
- * rows of x: grid (ceil(N / ROWS), parts), block 288. The last warp brings tiles of 64 numbers of k
+ * rows of x: grid (ceil(N / ROWS), parts), block 288. The last warp brings tiles of 128 bytes of k
  * by the bulk tensor copy engine, as many stages deep as half a multiprocessor's shared memory
  * holds; the warpgroups multiply. The parts of k of the same rows are a cluster: each leaves its
  * sums in shared memory and adds up a share of the rows of y from all of them, always in the same
@@ -12,16 +12,15 @@
  * kernel before it has ended, while small kernels may begin before it ends: fetching the first
  * stages of weights earlier was slower (Gemma 3 12B, 61 tokens, H200: 7.22 ms instead of 6.77), as
  * was sending the beginning of the next matrix to L2 (8.2), or one block a multiprocessor. */
-#include <cuda.h>
-#include <stdlib.h>
-
 #include "kernels/cuda/few_rows.cuh"
 #include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/wgmma_float8.cuh"
+
+typedef uint8_t e4m3;
 
 enum {
-    TILE_K = 64,
-    ROW_BYTES = TILE_K * 2,
     WARPGROUPS = 2,
     ROWS = 64 * WARPGROUPS,
     THREADS = 128 * WARPGROUPS + 32,
@@ -31,8 +30,8 @@ enum {
 
 template <int TN> struct shape {
     enum {
-        W_BYTES = ROWS * ROW_BYTES,
-        X_BYTES = TN * ROW_BYTES,
+        W_BYTES = ROWS * TILE_ROW_BYTES,
+        X_BYTES = TN * TILE_ROW_BYTES,
         STAGE_BYTES = W_BYTES + X_BYTES,
         STAGES = (SHARED_BYTES - 2048) / STAGE_BYTES,
         PITCH = ROWS + 4, /* of the sums [TN, ROWS]; eight lanes' stores lie in eight banks */
@@ -40,53 +39,6 @@ template <int TN> struct shape {
     };
     static_assert(TN * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums take the place of the stages");
 };
-
-static __device__ inline unsigned shared_address(const void *p)
-{
-    return (unsigned)__cvta_generic_to_shared(p);
-}
-
-static __device__ inline void barrier_init(uint64_t *barrier, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-                 "r"(count));
-}
-
-static __device__ inline void barrier_expect(uint64_t *barrier, int bytes)
-{
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
-}
-
-static __device__ inline void barrier_arrive(uint64_t *barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-                 : "memory");
-}
-
-static __device__ inline void barrier_wait(uint64_t *barrier, int phase)
-{
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(shared_address(barrier)),
-                 "r"(phase)
-                 : "memory");
-}
-
-/* A tile of `map` from column k and row `row` on; policy says how long L2 keeps it. */
-static __device__ inline void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, int k,
-                                    int row, uint64_t policy)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
-                 "l"(map), "r"(k), "r"(row), "r"(shared_address(barrier)), "l"(policy)
-                 : "memory");
-}
 
 static __device__ inline void cluster_barrier(void)
 {
@@ -135,30 +87,45 @@ template <bool GEGLU>
 static __device__ inline void fetch_w(uint8_t *to, const CUtensorMap *map, uint64_t *barrier, int k,
                                       int row, int N)
 {
-    const uint64_t once = 0x12f0000000000000; /* evict first */
-
     if (GEGLU) {
-        fetch(to, map, barrier, k, row / 2, once);
-        fetch(to + ROWS / 2 * ROW_BYTES, map, barrier, k, N / 2 + row / 2, once);
+        fetch_tile(to, map, barrier, k, row / 2, READ_ONCE);
+        fetch_tile(to + ROWS / 2 * TILE_ROW_BYTES, map, barrier, k, N / 2 + row / 2, READ_ONCE);
     } else
-        fetch(to, map, barrier, k, row, once);
+        fetch_tile(to, map, barrier, k, row, READ_ONCE);
+}
+
+/* What 32 bytes of k of both tiles add. */
+template <typename W, int C>
+static __device__ inline void multiply(float (&c)[C], uint64_t a, uint64_t b)
+{
+    if constexpr (sizeof(W) == 1)
+        wgmma_float8(c, a, b);
+    else
+        wgmma(c, a, b);
+}
+
+static __device__ inline float4 times(float4 a, float4 b, float factor)
+{
+    return make_float4(a.x * factor * b.x, a.y * factor * b.y, a.z * factor * b.z,
+                       a.w * factor * b.w);
 }
 
 /* GEGLU: the first half of w's rows is gate, the second up; the block has as many of each, and
- * stores y [T, N / 2]. */
-template <int TN, bool GEGLU, typename Y>
+ * stores y [T, N / 2]. The scales are those of float8; NULL in bf16. */
+template <int TN, bool GEGLU, typename W, typename Y>
 static __global__ void __launch_bounds__(THREADS, 2)
     few_rows_kernel(const __grid_constant__ CUtensorMap w_map,
-                    const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias, bool add, int T,
-                    int N, int n_tiles)
+                    const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias,
+                    const float *w_scales, const float *x_scales, bool add, int T, int N,
+                    int n_tiles)
 {
+    const int TILE_K = TILE_ROW_BYTES / sizeof(W);
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef shape<TN> s;
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[s::STAGES], empty[s::STAGES];
-    uint8_t *stages = raw + (1024 - shared_address(raw) % 1024) % 1024;
-    float *sums = (float *)stages;             /* [TN, PITCH], in the end */
-    const uint64_t often = 0x14f0000000000000; /* evict last */
+    uint8_t *stages = tiles_begin(raw);
+    float *sums = (float *)stages; /* [TN, PITCH], in the end */
     int part = blockIdx.y, n_parts = gridDim.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first = (int)((long)n_tiles * part / n_parts);
     int n = (int)((long)n_tiles * (part + 1) / n_parts) - first, row = blockIdx.x * ROWS;
@@ -181,7 +148,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
                     barrier_wait(&empty[stage], (i / s::STAGES - 1) & 1);
                 barrier_expect(&full[stage], s::STAGE_BYTES);
                 fetch_w<GEGLU>(to, &w_map, &full[stage], (first + i) * TILE_K, row, N);
-                fetch(to + s::W_BYTES, &x_map, &full[stage], (first + i) * TILE_K, 0, often);
+                fetch_tile(to + s::W_BYTES, &x_map, &full[stage], (first + i) * TILE_K, 0,
+                           READ_OFTEN);
             }
         }
         __syncwarp();
@@ -195,13 +163,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
         for (int i = 0; i < n; i++) {
             int stage = i % s::STAGES;
             unsigned at = shared_address(stages + stage * s::STAGE_BYTES);
-            uint64_t a = wgmma_tile(at + group * 64 * ROW_BYTES);
+            uint64_t a = wgmma_tile(at + group * 64 * TILE_ROW_BYTES);
             uint64_t b = wgmma_tile(at + s::W_BYTES);
             barrier_wait(&full[stage], i / s::STAGES & 1);
             wgmma_begin();
 #pragma unroll
-            for (int k = 0; k < TILE_K / 16; k++)
-                wgmma(c, a + 2 * k, b + 2 * k);
+            for (int k = 0; k < TILE_ROW_BYTES / 32; k++)
+                multiply<W>(c, a + 2 * k, b + 2 * k);
             wgmma_end();
             if (lane == 0)
                 barrier_arrive(&empty[stage]);
@@ -224,8 +192,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
         if (at >= columns)
             continue;
         sum = sum_of_parts(&sums[t * s::PITCH + column], n_parts);
+        if (sizeof(W) == 1)
+            sum = times(sum, load4(w_scales + at), x_scales[t]);
         if (GEGLU) {
             float4 up = sum_of_parts(&sums[t * s::PITCH + width + column], n_parts);
+            if (sizeof(W) == 1)
+                up = times(up, load4(w_scales + columns + at), x_scales[t]);
             sum = make_float4(gelu(sum.x) * up.x, gelu(sum.y) * up.y, gelu(sum.z) * up.z,
                               gelu(sum.w) * up.w);
         }
@@ -241,63 +213,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- the host's side ---- */
 
-typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                           const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                           const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-struct few_rows {
-    encode_fn *encode;
-    int n_processors;
-};
-
-int few_rows_open(struct device *d, struct error *err)
-{
-    cudaDriverEntryPointQueryResult found;
-    void *function = NULL;
-    int major, minor, rc = OK;
-
-    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
-    CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, d->gpu));
-    if (major != 9 || minor != 0 || d->act != DTYPE_BF16)
-        return OK;
-    CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                              cudaEnableDefault, &found));
-    if (found != cudaDriverEntryPointSuccess)
-        return OK;
-    if ((d->few_rows = (struct few_rows *)calloc(1, sizeof(*d->few_rows))) == NULL)
-        return error_set(err, ERR_MEM, "cuda: no memory for the device");
-    d->few_rows->encode = (encode_fn *)function;
-    CUDA_TRY(
-        cudaDeviceGetAttribute(&d->few_rows->n_processors, cudaDevAttrMultiProcessorCount, d->gpu));
-out:
-    return rc;
-}
-
-void few_rows_close(struct device *d)
-{
-    free(d->few_rows);
-    d->few_rows = NULL;
-}
-
 bool few_rows_serves(const struct device *d, const struct matrix *w, int T)
 {
-    return d->few_rows != NULL && T <= FEW_ROWS && w->K % 8 == 0 && w->N % 4 == 0;
-}
-
-/* Tiles of 64 columns and `box_rows` rows of a row-major [rows, K]. */
-static int make_map(struct device *d, CUtensorMap *map, const void *data, int rows, int K,
-                    int box_rows, struct error *err)
-{
-    cuuint64_t size[] = {(cuuint64_t)K, (cuuint64_t)rows}, stride[] = {(cuuint64_t)K * 2};
-    cuuint32_t box[] = {TILE_K, (cuuint32_t)box_rows}, step[] = {1, 1};
-
-    if (d->few_rows->encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, size, stride,
-                            box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
-        return error_set(err, ERR_GPU, "cuda: gpu %d: no tensor map of [%d,%d]", d->gpu, rows, K);
-    return OK;
+    return d->hopper != NULL && T <= FEW_ROWS && w->K % 8 == 0 && w->N % 4 == 0;
 }
 
 /* As many parts of k as make one block a multiprocessor, each of at least 4 tiles. */
@@ -305,17 +223,19 @@ static int choose_parts(const struct device *d, int n_blocks, int n_tiles)
 {
     int n_parts = 1;
 
-    while (n_parts < MAX_PARTS && n_blocks * (n_parts + 1) <= d->few_rows->n_processors &&
+    while (n_parts < MAX_PARTS && n_blocks * (n_parts + 1) <= d->hopper->n_processors &&
            n_tiles / (n_parts + 1) >= 4)
         n_parts++;
     return n_parts;
 }
 
-template <int TN, bool GEGLU, typename Y>
+template <int TN, bool GEGLU, typename W, typename Y>
 static int run(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                bool add, int T, struct error *err)
 {
-    int n_tiles = (w->K + TILE_K - 1) / TILE_K, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
+    const int tile_k = TILE_ROW_BYTES / sizeof(W);
+    const enum dtype type = sizeof(W) == 1 ? DTYPE_F8_E4M3 : DTYPE_BF16;
+    int n_tiles = (w->K + tile_k - 1) / tile_k, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
     int n_parts = choose_parts(d, n_blocks, n_tiles);
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
@@ -331,28 +251,39 @@ static int run(struct device *d, Y *y, const void *x, const struct matrix *w, co
     config.stream = d->stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    if ((rc = make_map(d, &w_map, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) != OK ||
-        (rc = make_map(d, &x_map, x, T, w->K, TN, err)) != OK)
+    if ((rc = hopper_map(d, &w_map, type, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) !=
+            OK ||
+        (rc = hopper_map(d, &x_map, type, x, T, w->K, TN, err)) != OK)
         return rc;
-    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, GEGLU, Y>,
+    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, GEGLU, W, Y>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shape<TN>::BYTES));
-    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, GEGLU, Y>, w_map, x_map, y, bias, add,
-                                T, w->N, n_tiles));
+    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, GEGLU, W, Y>, w_map, x_map, y, bias,
+                                (const float *)w->scales, (const float *)d->row_scales, add, T,
+                                w->N, n_tiles));
 out:
     return rc;
+}
+
+template <bool GEGLU, typename W, typename Y>
+static int run_of(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
+                  bool add, int T, struct error *err)
+{
+    if (T <= 32)
+        return run<32, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    if (T <= 64)
+        return run<64, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    if (T <= 96)
+        return run<96, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    return run<128, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
 }
 
 template <bool GEGLU, typename Y>
 static int run_any(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                    bool add, int T, struct error *err)
 {
-    if (T <= 32)
-        return run<32, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    if (T <= 64)
-        return run<64, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    if (T <= 96)
-        return run<96, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    return run<128, GEGLU, Y>(d, y, x, w, bias, add, T, err);
+    if (w->scales != NULL)
+        return run_of<GEGLU, e4m3>(d, y, x, w, bias, add, T, err);
+    return run_of<GEGLU, __nv_bfloat16>(d, y, x, w, bias, add, T, err);
 }
 
 int few_rows_product(struct device *d, void *y, enum dtype y_type, const void *x,

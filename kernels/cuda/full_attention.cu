@@ -1,11 +1,13 @@
-/* full_attention.cu - attention over blocks of P rows. bf16: tensor_attention.cuh, 128 rows a
- * block of threads where they divide P, else 64 of which the last are idle.
+/* full_attention.cu - attention over blocks of P rows. bf16: full_attention_hopper.cu where it
+ * serves; else tensor_attention.cuh, 128 rows a block of threads where they divide P, else 64 of
+ * which the last are idle.
  *
  * Everything else: one block a head and QUERIES rows of a block of P: grid (ceil(P / QUERIES) *
  * blocks of rows, H), block (32, QUERIES); a warp has one query, whose result lies over its lanes.
  * KEYS rows of k and v at a time are read once into shared memory, 2 * KEYS * E floats, and serve
  * all the block's queries. Online softmax, one step for KEYS keys: a lane scores one key. For
  * correctness. */
+#include "kernels/cuda/full_attention_hopper.cuh"
 #include "kernels/cuda/tensor_attention.cuh"
 
 enum { QUERIES = 16, KEYS = 32, PARTS = OPS_MAX_HEAD / 32, TILE_WARPS = 4 };
@@ -147,6 +149,8 @@ int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int 
         return error_set(err, ERR_INPUT, "cuda: heads of %d numbers, at most %d", E, OPS_MAX_HEAD);
     if (d->act == DTYPE_F32)
         return run_plain(d, (float *)o, (const float *)qkvg, T, P, H, E, scale, gated, err);
+    if (hopper_attention_serves(d, P, E, stride))
+        return hopper_attention(d, out, q, T, P, H, E, scale, gated, err);
     if (aligned && E == 128 && P % 128 == 0)
         return run_tensor<128, 2>(d, out, where, T, P, H, gated, err);
     if (aligned && E == 128)

@@ -1,11 +1,15 @@
-/* wgmma.cuh - Hopper's product of a warpgroup: c [64, n] += a [64, 16] b [n, 16]^T, bf16, both
- * operands in shared memory as rows of 64 numbers (128 bytes) with the 128-byte swizzle. Private to
- * kernels/cuda/; only for code compiled for sm_90a. */
+/* wgmma.cuh - Hopper's product of a warpgroup: c [64, n] += a [64, 16] b, bf16, operands in shared
+ * memory as rows of 64 numbers (128 bytes) with the 128-byte swizzle. Private to kernels/cuda/;
+ * only for code compiled for sm_90a.
+ *
+ * Between wgmma_begin() and a wait the products run beside the warpgroup's other instructions, and
+ * neither c nor an a in registers may be touched. */
 #pragma once
 #include <stdint.h>
 
-/* What the instruction wants to know of a tile at `shared`, on a boundary of 1024 bytes. Sixteen
- * numbers further along its rows is 32 bytes further: 2 more. */
+/* What the instruction wants to know of a tile at `shared`, on a boundary of 1024 bytes, whose rows
+ * are those of a, or of b as [n, 16]. Sixteen numbers further along its rows is 32 bytes further: 2
+ * more. */
 static __device__ inline uint64_t wgmma_tile(unsigned shared)
 {
     const uint64_t eight_rows = 1024 >> 4, swizzle_128 = 1;
@@ -14,73 +18,103 @@ static __device__ inline uint64_t wgmma_tile(unsigned shared)
            swizzle_128 << 62;
 }
 
+/* The same of a tile whose rows are those of b as [16, n]: 64 of its columns, and the next 64
+ * further_bytes further. Sixteen rows further is 2048 bytes further: 128 more. */
+static __device__ inline uint64_t wgmma_tile_transposed(unsigned shared, unsigned further_bytes)
+{
+    const uint64_t eight_rows = 1024 >> 4, swizzle_128 = 1;
+
+    return (uint64_t)((shared & 0x3ffff) >> 4) | (uint64_t)(further_bytes >> 4) << 16 |
+           eight_rows << 32 | swizzle_128 << 62;
+}
+
 static __device__ inline void wgmma_begin(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-static __device__ inline void wgmma_end(void)
+/* What was begun since the last is a group. */
+static __device__ inline void wgmma_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Returns when at most n groups are under way; c, of one that has ended, may be used then. */
+template <int n, int N> static __device__ inline void wgmma_wait(float (&c)[N])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+#pragma unroll
+    for (int i = 0; i < N; i++) /* no use of it is moved to before the wait */
+        asm volatile("" : "+f"(c[i])::"memory");
+}
+
+static __device__ inline void wgmma_end(void)
+{
+    wgmma_commit();
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
-/* c: number 4j + i of a lane lies in row lane / 4 + i / 2 * 8 of its warp's 16, column 8j + lane %
- * 4
- * * 2 + i % 2. */
-static __device__ inline void wgmma(float (&c)[16], uint64_t a, uint64_t b)
+#define WGMMA_SUMS_8(i)                                                                            \
+    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]),    \
+        "+f"(c[i + 6]), "+f"(c[i + 7])
+
+/* c = (add ? c : 0) + a b^T; b is [n, 16]. Number 4j + i of a lane lies in row lane / 4 + i / 2 * 8
+ * of its warp's 16, column 8j + lane % 4 * 2 + i % 2. */
+static __device__ inline void wgmma(float (&c)[16], uint64_t a, uint64_t b, bool add = true)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+    asm volatile("{\n"
+                 ".reg .pred add;\n"
+                 "setp.ne.b32 add, %18, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, "
                  "%8, %9, %10, %11, %12, %13, %14, %15}, "
-                 "%16, %17, 1, 1, 1, 0, 0;"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
-                   "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
-                 : "l"(a), "l"(b));
+                 "%16, %17, add, 1, 1, 0, 0;\n"
+                 "}"
+                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8)
+                 : "l"(a), "l"(b), "r"((int)add));
 }
 
-static __device__ inline void wgmma(float (&c)[32], uint64_t a, uint64_t b)
+static __device__ inline void wgmma(float (&c)[32], uint64_t a, uint64_t b, bool add = true)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+    asm volatile("{\n"
+                 ".reg .pred add;\n"
+                 "setp.ne.b32 add, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, "
                  "%8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, "
                  "%24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "%32, %33, 1, 1, 1, 0, 0;"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
-                   "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
-                   "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-                   "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-                   "+f"(c[30]), "+f"(c[31])
-                 : "l"(a), "l"(b));
+                 "%32, %33, add, 1, 1, 0, 0;\n"
+                 "}"
+                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24)
+                 : "l"(a), "l"(b), "r"((int)add));
 }
 
-static __device__ inline void wgmma(float (&c)[48], uint64_t a, uint64_t b)
+static __device__ inline void wgmma(float (&c)[48], uint64_t a, uint64_t b, bool add = true)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+    asm volatile("{\n"
+                 ".reg .pred add;\n"
+                 "setp.ne.b32 add, %50, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, "
                  "%8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, "
                  "%24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, "
                  "%40, %41, %42, %43, %44, %45, %46, %47}, "
-                 "%48, %49, 1, 1, 1, 0, 0;"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
-                   "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
-                   "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-                   "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-                   "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]),
-                   "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
-                   "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47])
-                 : "l"(a), "l"(b));
+                 "%48, %49, add, 1, 1, 0, 0;\n"
+                 "}"
+                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24),
+                   WGMMA_SUMS_8(32), WGMMA_SUMS_8(40)
+                 : "l"(a), "l"(b), "r"((int)add));
 }
 
-static __device__ inline void wgmma(float (&c)[64], uint64_t a, uint64_t b)
+static __device__ inline void wgmma(float (&c)[64], uint64_t a, uint64_t b, bool add = true)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+    asm volatile("{\n"
+                 ".reg .pred add;\n"
+                 "setp.ne.b32 add, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, "
                  "%8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, "
@@ -89,17 +123,50 @@ static __device__ inline void wgmma(float (&c)[64], uint64_t a, uint64_t b)
                  "%40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, "
                  "%56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "%64, %65, 1, 1, 1, 0, 0;"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]),
-                   "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]),
-                   "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-                   "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),
-                   "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]),
-                   "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
-                   "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
-                   "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]),
-                   "+f"(c[54]), "+f"(c[55]), "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]),
-                   "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-                 : "l"(a), "l"(b));
+                 "%64, %65, add, 1, 1, 0, 0;\n"
+                 "}"
+                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24),
+                   WGMMA_SUMS_8(32), WGMMA_SUMS_8(40), WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
+                 : "l"(a), "l"(b), "r"((int)add));
+}
+
+/* c = (add ? c : 0) + a b; b is [16, n]. a lies in registers as c does, two numbers in each: i = 0
+ * and 1, then 2 and 3, of j = 0, then of j = 1. */
+static __device__ inline void wgmma_transposed(float (&c)[32], const unsigned (&a)[4], uint64_t b,
+                                               bool add)
+{
+    asm volatile("{\n"
+                 ".reg .pred add;\n"
+                 "setp.ne.b32 add, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, "
+                 "%8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, "
+                 "%24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, add, 1, 1, 1;\n"
+                 "}"
+                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+
+static __device__ inline void wgmma_transposed(float (&c)[64], const unsigned (&a)[4], uint64_t b,
+                                               bool add)
+{
+    asm volatile("{\n"
+                 ".reg .pred add;\n"
+                 "setp.ne.b32 add, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, "
+                 "%8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, "
+                 "%24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, "
+                 "%40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, "
+                 "%56, %57, %58, %59, %60, %61, %62, %63}, "
+                 "{%64, %65, %66, %67}, %68, add, 1, 1, 1;\n"
+                 "}"
+                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24),
+                   WGMMA_SUMS_8(32), WGMMA_SUMS_8(40), WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }

@@ -422,6 +422,41 @@ static void levels_mix_in_a_batch(void)
     engine_close(e);
 }
 
+/* More prompts of one modality than of the other, and of neither the same. */
+static void check_modalities_apart(struct engine *e)
+{
+    static const struct engine_request video = {.level = ENGINE_EMBEDDINGS,
+                                                .modalities = ENGINE_VIDEO};
+    static const struct engine_request audio = {.level = ENGINE_EMBEDDINGS,
+                                                .modalities = ENGINE_AUDIO};
+    static const struct engine_request *const requests[] = {&video, &audio, &audio, &embeddings,
+                                                            &audio, &audio, &audio};
+    static const int from[] = {2, 0, 10, 3, 2, 3, 1};
+    enum { B = sizeof(from) / sizeof(from[0]) };
+    struct engine_prompt prompts[B];
+    struct engine_result results[B];
+
+    for (int b = 0; b < B; b++)
+        prompts[b] = prompt_of(from[b], requests[b]);
+    CHECK_OK(engine_encode(e, prompts, B, results, &err));
+    for (int b = 0; b < B; b++) {
+        for (int m = 0; m < MODALITIES; m++)
+            if (requests[b] == &embeddings || (m == 0) == (requests[b] == &video)) {
+                checked(rows_error(&results[b], from[b], m), BOUND, from[b], "rows, apart");
+                checked(mix_error(&results[b], from[b], m), BOUND, from[b], "row mix, apart");
+            }
+        engine_result_free(&results[b]);
+    }
+}
+
+static void modalities_apart(void)
+{
+    struct engine *e = open_engine(ENGINE_CPU, DTYPE_F32, 4096);
+
+    check_modalities_apart(e);
+    engine_close(e);
+}
+
 /* ---- other backends, other types ---- */
 
 static void loop_nests(void)
@@ -509,6 +544,7 @@ static void cuda(void)
         for (int j = 0; j < n_run; j++)
             encode_and_check(e, &in_order[j], 1);
         encode_and_check(e, again % 2 == 0 ? shuffled : in_order, n_run);
+        check_modalities_apart(e);
     }
     engine_close(e);
     check_bfloat16(ENGINE_CUDA);
@@ -1150,6 +1186,7 @@ static void run_with_gemma3(void)
     RUN(batches_of_one_length);
     RUN(small_passes);
     RUN(levels_mix_in_a_batch);
+    RUN(modalities_apart);
     RUN(loop_nests);
     RUN(cpu_bfloat16);
     RUN(cuda);

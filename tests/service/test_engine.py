@@ -186,14 +186,15 @@ class Cards(Case):
     def test_what_is_computed_in_other_types_is_never_mixed(self):
         self.engine("f32", "--compute=float32")
         self.engine("bf16", "--compute=bfloat16")
+        self.engine("f8", "--compute=float8")
         cards = self.cards()
         self.assertEqual([c.split(":")[0] + ":" + c.split(":")[2] for c in cards],
-                         ["tiny:bfloat16", "tiny:float32"])
+                         ["tiny:bfloat16", "tiny:float32", "tiny:float8"])
         self.assertEqual(len({c.split(":")[1] for c in cards}), 1)  # of the same weights
-        wait_until(lambda: len(self.redis("queue", "keys", "pe:{*}:wk").split()) == 2, 5)
+        wait_until(lambda: len(self.redis("queue", "keys", "pe:{*}:wk").split()) == 3, 5)
         self.assertEqual(sorted(self.redis("queue", "keys", "pe:{*}:wk").split()),
                          [f"pe:{{{card}}}:wk" for card in cards])
-        for engine, card in zip(("bf16", "f32"), cards):
+        for engine, card in zip(("bf16", "f32", "f8"), cards):
             self.assertEqual(self.redis("queue", "zcard", f"pe:{{{card}}}:wk"), "1")
             self.assertEqual(json.loads(self.redis("queue", "hget", "pe:cards", card))["compute"],
                              card.split(":")[2])

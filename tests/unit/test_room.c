@@ -92,17 +92,43 @@ static void a_gpu_holds_the_table_too(void)
     CHECK_INT(decoded.weights - host.weights, (uint64_t)c.V * c.D * 4); /* to float32 */
 }
 
+/* A byte a number and a scale a row; where N or K is no multiple of 16, bfloat16's. */
+static void float8_takes_a_byte_a_number(void)
+{
+    struct gemma_config c;
+    struct room bf16_room, f8_room;
+    uint64_t numbers, rows;
+
+    CHECK_OK(random_model_gemma(&c, "random:gemma-3-tiny", &err));
+    numbers =
+        (512u + 2u * 320u) * 128u + 128u * 256u + 128u * 320u; /* qkv, gate and up; out; down */
+    rows = 512u + 2u * 320u + 2u * 128u;
+    CHECK_OK(room_count(&bf16_room, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_BF16, 2000, &err));
+    CHECK_OK(room_count(&f8_room, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_F8_E4M3, 2000, &err));
+    CHECK_INT(bf16_room.weights - f8_room.weights, 7 * (numbers - rows * sizeof(float)));
+    CHECK_INT(f8_room.activations - bf16_room.activations, 2000 * (320 + sizeof(float)));
+    c.F = 328;
+    CHECK_OK(room_count(&bf16_room, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_BF16, 100, &err));
+    CHECK_OK(room_count(&f8_room, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_F8_E4M3, 100, &err));
+    numbers = 512u * 128u + 2u * 328u * 128u + 128u * 256u;
+    rows = 512u + 2u * 328u + 128u;
+    CHECK_INT(bf16_room.weights - f8_room.weights, 7 * (numbers - rows * sizeof(float)));
+    CHECK_INT(f8_room.activations - bf16_room.activations, /* a connector's, at the least */
+              ENGINE_ROWS * (256 + sizeof(float)));
+}
+
 /* ---- deciding ---- */
 
-/* 20 GB of weights and 1 GB for 1000 tokens, in bfloat16; twice that in float32. */
-static int count(void *arg, struct room *out, enum dtype act, int max_batch_tokens, struct error *e)
+/* 20 GB of weights and 1 GB for 1000 tokens in bfloat16; twice that in float32, half in float8. */
+static int count(void *arg, struct room *out, enum dtype compute, int max_batch_tokens,
+                 struct error *e)
 {
-    uint64_t times = act == DTYPE_F32 ? 2 : 1;
+    uint64_t times = compute == DTYPE_F32 ? 4 : compute == DTYPE_BF16 ? 2 : 1;
 
     (void)e;
     ++*(int *)arg;
-    out->weights = 20000000000u * times;
-    out->activations = 1000000u * times * (uint64_t)max_batch_tokens;
+    out->weights = 10000000000u * times;
+    out->activations = 500000u * times * (uint64_t)max_batch_tokens;
     return OK;
 }
 
@@ -143,11 +169,24 @@ static void bfloat16_is_proposed(void)
     CHECK(strstr(err.text, ": 42.5 GB are enough for batches of 1000 tokens") != NULL);
 }
 
-static void another_gpu_is_proposed(void)
+static void float8_is_the_last_resort(void)
 {
     CHECK_INT(check(15, DTYPE_BF16, 4000), ERR_MEM);
-    CHECK(strstr(err.text, "15.0 of its 80.0 GB are free: no smaller batch would fit") != NULL);
-    CHECK_INT(check(15, DTYPE_F32, 1000), ERR_MEM);
+    CHECK(strstr(err.text, ": 12.5 GB are enough in float8 (it loses accuracy)") != NULL);
+    CHECK(strstr(err.text, "accuracy) for") == NULL);
+    CHECK_INT(check(12, DTYPE_F32, 4000), ERR_MEM);
+    CHECK(strstr(err.text, ": 11.5 GB are enough in float8 (it loses accuracy) for batches of "
+                           "2000 tokens") != NULL);
+    CHECK_INT(check(12.6, DTYPE_F8_E4M3, 4000), OK);
+    CHECK_INT(check(12, DTYPE_F8_E4M3, 4000), ERR_MEM);
+    CHECK(strstr(err.text, ": 11.5 GB are enough for batches of 2000 tokens") != NULL);
+}
+
+static void another_gpu_is_proposed(void)
+{
+    CHECK_INT(check(10, DTYPE_BF16, 4000), ERR_MEM);
+    CHECK(strstr(err.text, "10.0 of its 80.0 GB are free: no smaller batch would fit") != NULL);
+    CHECK_INT(check(10, DTYPE_F32, 1000), ERR_MEM);
     CHECK(strstr(err.text, "it takes another GPU") != NULL);
 }
 
@@ -156,9 +195,11 @@ int main(void)
     RUN(a_count_is_what_is_taken);
     RUN(a_count_is_what_is_taken_with_ltx);
     RUN(a_gpu_holds_the_table_too);
+    RUN(float8_takes_a_byte_a_number);
     RUN(what_fits_is_let_through);
     RUN(a_smaller_batch_is_proposed);
     RUN(bfloat16_is_proposed);
+    RUN(float8_is_the_last_resort);
     RUN(another_gpu_is_proposed);
     return check_result();
 }
