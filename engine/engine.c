@@ -166,6 +166,12 @@ struct pass {
     struct engine_result *results;       /* likewise; NULL: they stay on the device */
     bool features[LTX_N_MODALITIES];     /* some prompt wants them, or what comes of them */
     int modality;                        /* whose embeddings are being made */
+    /* what is in e->leaving, and where it goes */
+    int n_leaving;
+    struct departure {
+        void *to;
+        size_t bytes;
+    } departures[OPS_MARKS];
 };
 
 /* The first of the model's tensors that is at fault. Whole files are read for that, so it is done
@@ -189,8 +195,23 @@ static const char *find_damage(struct engine *e)
     return e->damage;
 }
 
-/* Numbers of the device into tensor k of a result, from its number `at` on; check_nans() looks at
- * what they were. */
+/* Brings what is leaving to the results. */
+static int let_go(struct pass *p, struct error *err)
+{
+    struct engine *e = p->e;
+    int rc;
+
+    for (int i = 0; i < p->n_leaving; i++)
+        if ((rc = e->ops->download_marked(e->device, i, p->departures[i].to, e->leaving[i],
+                                          p->departures[i].bytes, err)) != OK)
+            return rc;
+    p->n_leaving = 0;
+    return OK;
+}
+
+/* Numbers of the device into tensor k of a result, from its number `at` on, by the next let_go();
+ * check_nans() looks at what they were. Up to OPS_MARKS parts leave together, by when the device
+ * has more to compute. */
 static int write_numbers(struct pass *p, int b, int k, size_t at, const float *numbers, size_t n,
                          struct error *err)
 {
@@ -199,13 +220,17 @@ static int write_numbers(struct pass *p, int b, int k, size_t at, const float *n
     size_t size = dtype_info(to->dtype)->bytes;
     char *data = (char *)to->data + at * size;
     int32_t *has_nan = e->has_nan + b * ENGINE_MAX_TENSORS + k;
-    int rc;
+    int i, rc;
 
     if (e->ops->is_host)
         return e->ops->encode(e->device, data, to->dtype, numbers, n, has_nan, err);
-    if ((rc = e->ops->encode(e->device, e->encoded, to->dtype, numbers, n, has_nan, err)) != OK)
+    if (p->n_leaving == OPS_MARKS && (rc = let_go(p, err)) != OK)
         return rc;
-    return e->ops->download(e->device, data, e->encoded, n * size, err);
+    i = p->n_leaving++;
+    p->departures[i] = (struct departure){data, n * size};
+    if ((rc = e->ops->encode(e->device, e->leaving[i], to->dtype, numbers, n, has_nan, err)) != OK)
+        return rc;
+    return e->ops->mark(e->device, i, err);
 }
 
 /* A NaN is no answer to anything. */
@@ -322,7 +347,9 @@ static int run_pass(struct pass *p, struct error *err)
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)
             return rc;
-    return p->results != NULL ? check_nans(p, err) : OK;
+    if (p->results == NULL)
+        return OK;
+    return (rc = let_go(p, err)) == OK ? check_nans(p, err) : rc;
 }
 
 /* Packs prompts from `first` on; returns how many fit. Token i of a prompt of n sits at position

@@ -40,10 +40,11 @@ struct engine {
     enum dtype act;     /* of what they read: compute, or BF16 in float8 */
     /* one pass, sized for max_batch_tokens */
     int32_t *ids, *positions, *begin;
-    int *embedded;           /* the prompts of the pass that want embeddings */
-    void *encoded;           /* device: a tensor's part on its way out; NULL where it is the host */
-    int32_t *has_nan, *nans; /* device, host: [prompt][tensor], whether results hold a NaN */
-    bool is_warming;         /* passes are not recorded */
+    int *embedded;            /* the prompts of the pass that want embeddings */
+    void *leaving[OPS_MARKS]; /* device: parts of tensors on their way out, where it is not the host
+                               */
+    int32_t *has_nan, *nans;  /* device, host: [prompt][tensor], whether results hold a NaN */
+    bool is_warming;          /* passes are not recorded */
     /* why results have NaN among their numbers, where they do; looked for once */
     bool looked_for_damage;
     char damage[192];

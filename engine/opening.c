@@ -261,7 +261,11 @@ static int take_result_memory(struct engine *e, struct error *err)
         D = (size_t)e->info.video_width;
     if (D < (size_t)e->info.audio_width)
         D = (size_t)e->info.audio_width;
-    return e->ops->alloc(e->device, &e->encoded, ENGINE_ROWS * D * sizeof(float), err);
+    for (int i = 0; i < OPS_MARKS; i++)
+        if ((rc = e->ops->alloc(e->device, &e->leaving[i], ENGINE_ROWS * D * sizeof(float), err)) !=
+            OK)
+            return rc;
+    return OK;
 }
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
@@ -337,7 +341,8 @@ void engine_close(struct engine *e)
     gemma_free(e->gemma);
     weights_free(e->weights);
     if (e->device != NULL) {
-        e->ops->release(e->device, e->encoded);
+        for (int i = 0; i < OPS_MARKS; i++)
+            e->ops->release(e->device, e->leaving[i]);
         e->ops->release(e->device, e->has_nan);
         e->ops->close(e->device);
     }

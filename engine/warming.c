@@ -12,17 +12,15 @@
 enum { MAX_PROMPTS = 8 }; /* to embeddings at once; connectors take no more of them together */
 
 /* One pass of n prompts and T tokens in all. */
-static int warm_pass(struct engine *e, enum engine_level level, int n, int T, struct error *err)
+static int warm_pass(struct engine *e, int n, int T, struct error *err)
 {
     int last = e->info.n_layers, rc;
-    struct engine_request request = {.level = level, .dtype = DTYPE_F32};
+    struct engine_request request = {.level = ENGINE_EMBEDDINGS, .dtype = DTYPE_F32};
     struct engine_prompt prompts[ENGINE_MAX_BATCH_TOKENS / ENGINE_MAX_TOKENS];
     int32_t ids[ENGINE_MAX_TOKENS];
 
-    if (level == ENGINE_HIDDEN_STATES) {
-        request.layers = &last;
-        request.n_layers = 1;
-    }
+    if (e->info.extractor == 0)
+        request = (struct engine_request){.layers = &last, .n_layers = 1, .dtype = DTYPE_F32};
     for (int t = 0; t < ENGINE_MAX_TOKENS; t++)
         ids[t] = (2 + 7919 * t) % e->info.vocabulary;
     for (int b = 0; b < n; b++) /* as even as it goes */
@@ -35,22 +33,20 @@ static int warm_pass(struct engine *e, enum engine_level level, int n, int T, st
 
 int engine_warm(struct engine *e, double *seconds, struct error *err)
 {
-    bool whole = e->info.extractor != 0;
+    int n_prompts = e->info.extractor == 0 ? 0 : MAX_PROMPTS, rc;
     int64_t start_ns = clock_now_ns();
-    int rc;
 
     *seconds = 0.0;
     if (e->ops->plan_size == NULL)
         return OK;
     for (int T = 1; T <= e->max_batch_tokens; T++) {
         T = e->ops->plan_size(T) < e->max_batch_tokens ? e->ops->plan_size(T) : e->max_batch_tokens;
-        if ((rc = warm_pass(e, whole ? ENGINE_EMBEDDINGS : ENGINE_HIDDEN_STATES,
-                            (T + e->info.max_tokens - 1) / e->info.max_tokens, T, err)) != OK)
+        if ((rc = warm_pass(e, (T + e->info.max_tokens - 1) / e->info.max_tokens, T, err)) != OK)
             return rc;
     }
-    for (int n = 1; whole && n <= MAX_PROMPTS && n <= e->max_batch_tokens; n++)
+    for (int n = 1; n <= n_prompts && n <= e->max_batch_tokens; n++)
         for (int time = 0; time < 2; time++)
-            if ((rc = warm_pass(e, ENGINE_EMBEDDINGS, n, n, err)) != OK)
+            if ((rc = warm_pass(e, n, n, err)) != OK)
                 return rc;
     *seconds = clock_ms_since(start_ns) / 1e3;
     return OK;

@@ -37,7 +37,10 @@ struct device; /* one rank's hardware: a pool of CPU threads, or a GPU */
 struct matrix; /* a resident weight matrix, in the layout its backend likes */
 struct table;  /* a resident embedding table */
 
-enum { OPS_MAX_HEAD = 512 }; /* E is at most this */
+enum {
+    OPS_MAX_HEAD = 512, /* E is at most this */
+    OPS_MARKS = 4
+};
 
 struct device_options {
     enum dtype act; /* what matmuls compute in: DTYPE_F32 or DTYPE_BF16 */
@@ -79,6 +82,13 @@ struct ops {
     int (*upload)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
     int (*download)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
     int (*sync)(struct device *d, struct error *err);
+
+    /* optional, both: a download beside what is still computed. What is written when mark returns,
+     * and is not written again before download_marked of the same mark (0 .. OPS_MARKS - 1) has
+     * returned, that one downloads without waiting for calls after the mark. */
+    int (*mark)(struct device *d, int mark, struct error *err);
+    int (*download_marked)(struct device *d, int mark, void *to, const void *from, size_t bytes,
+                           struct error *err);
     int (*memory)(struct device *d, struct device_memory *out, struct error *err);
 
     /* Runs tasks 0 .. n_tasks - 1 on the host threads of the device, the caller's among them, and

@@ -205,10 +205,10 @@ static int load_table(struct loader *l, const void *data, enum dtype type, uint6
                       const struct gemma_config *c, struct error *err)
 {
     struct weights *w = l->w;
-    int rc = w->ops->table_load(w->device, &w->embed, data, type, c->V, c->D, err);
+    struct error why = {0};
 
-    if (rc != OK)
-        return rc;
+    if (w->ops->table_load(w->device, &w->embed, data, type, c->V, c->D, &why) != OK)
+        return error_set(err, why.code, "the embedding table: %s", why.text);
     w->bytes += w->ops->table_bytes(w->embed);
     advance(l, bytes);
     return OK;

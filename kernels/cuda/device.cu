@@ -170,6 +170,8 @@ extern "C" const struct ops *ops_cuda(void)
         .upload = cuda_upload,
         .download = cuda_download,
         .sync = cuda_sync,
+        .mark = cuda_mark,
+        .download_marked = cuda_download_marked,
         .memory = cuda_memory,
         .host_run = cuda_host_run,
         .record = cuda_record,

@@ -191,6 +191,9 @@ int cuda_load_rows(struct device *d, void *to, enum dtype type, const struct mat
 int cuda_loading_end(struct device *d, struct error *err);
 int cuda_downloads_open(struct device *d, struct error *err);
 void cuda_downloads_close(struct device *d);
+int cuda_mark(struct device *d, int mark, struct error *err);
+int cuda_download_marked(struct device *d, int mark, void *to, const void *from, size_t bytes,
+                         struct error *err);
 int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_recordings_open(struct device *d, struct error *err);
 void cuda_recordings_close(struct device *d);

@@ -11,6 +11,8 @@ static const size_t SMALL = 1 << 14, PART = 2 << 20; /* bytes */
 struct downloads {
     char *pinned[2]; /* PART each */
     cudaEvent_t there[2];
+    cudaStream_t beside; /* what leaves while the device's stream computes */
+    cudaEvent_t marks[OPS_MARKS];
 };
 
 void cuda_downloads_close(struct device *d)
@@ -22,6 +24,11 @@ void cuda_downloads_close(struct device *d)
         if (d->downloads->there[i] != NULL)
             cudaEventDestroy(d->downloads->there[i]);
     }
+    for (int i = 0; i < OPS_MARKS; i++)
+        if (d->downloads->marks[i] != NULL)
+            cudaEventDestroy(d->downloads->marks[i]);
+    if (d->downloads->beside != NULL)
+        cudaStreamDestroy(d->downloads->beside);
     free(d->downloads);
 }
 
@@ -35,19 +42,23 @@ int cuda_downloads_open(struct device *d, struct error *err)
         CUDA_TRY(cudaMallocHost((void **)&d->downloads->pinned[i], PART));
         CUDA_TRY(cudaEventCreateWithFlags(&d->downloads->there[i], cudaEventDisableTiming));
     }
+    for (int i = 0; i < OPS_MARKS; i++)
+        CUDA_TRY(cudaEventCreateWithFlags(&d->downloads->marks[i], cudaEventDisableTiming));
+    CUDA_TRY(cudaStreamCreateWithFlags(&d->downloads->beside, cudaStreamNonBlocking));
 out:
     return rc;
 }
 
-int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
+static int download_on(struct device *d, cudaStream_t stream, void *to, const void *from,
+                       size_t bytes, struct error *err)
 {
     struct downloads *s = d->downloads;
     size_t sent = 0;
     int rc = OK;
 
     if (bytes <= SMALL) {
-        CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->stream));
-        CUDA_TRY(cudaStreamSynchronize(d->stream));
+        CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream));
+        CUDA_TRY(cudaStreamSynchronize(stream));
         return OK;
     }
     for (size_t done = 0; done < bytes; done += PART) {
@@ -55,13 +66,39 @@ int cuda_download(struct device *d, void *to, const void *from, size_t bytes, st
         while (sent < bytes && sent < done + 2 * PART) {
             size_t next = sent / PART % 2, m = bytes - sent < PART ? bytes - sent : PART;
             CUDA_TRY(cudaMemcpyAsync(s->pinned[next], (const char *)from + sent, m,
-                                     cudaMemcpyDeviceToHost, d->stream));
-            CUDA_TRY(cudaEventRecord(s->there[next], d->stream));
+                                     cudaMemcpyDeviceToHost, stream));
+            CUDA_TRY(cudaEventRecord(s->there[next], stream));
             sent += m;
         }
         CUDA_TRY(cudaEventSynchronize(s->there[part]));
         memcpy((char *)to + done, s->pinned[part], n);
     }
+out:
+    return rc;
+}
+
+int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
+{
+    return download_on(d, d->stream, to, from, bytes, err);
+}
+
+int cuda_mark(struct device *d, int mark, struct error *err)
+{
+    int rc = OK;
+
+    CUDA_TRY(cudaEventRecord(d->downloads->marks[mark], d->stream));
+out:
+    return rc;
+}
+
+int cuda_download_marked(struct device *d, int mark, void *to, const void *from, size_t bytes,
+                         struct error *err)
+{
+    struct downloads *s = d->downloads;
+    int rc = OK;
+
+    CUDA_TRY(cudaStreamWaitEvent(s->beside, s->marks[mark], 0));
+    return download_on(d, s->beside, to, from, bytes, err);
 out:
     return rc;
 }

@@ -886,6 +886,35 @@ static void encode_matches(void)
         }
 }
 
+/* What was marked leaves while later calls go on with other memory. */
+static void marked_downloads_match(void)
+{
+    enum { N = 1 << 20 };
+    const size_t sizes[OPS_MARKS] = {N * sizeof(float), 100, 1, 0};
+    float *x = random_floats(N, 16), *got = host(F32_BYTES(N));
+    void *parts[OPS_MARKS], *other = on_device(x, F32_BYTES(N));
+    int32_t none = 0, *has_nan = on_device(&none, sizeof(none));
+
+    for (int i = 0; i < OPS_MARKS; i++) {
+        void *there = on_device(x + i, F32_BYTES(N - OPS_MARKS));
+        parts[i] = on_device(got, F32_BYTES(N));
+        CHECK_OK(
+            fast->encode(fast_device, parts[i], DTYPE_F32, there, N - OPS_MARKS, has_nan, &err));
+        CHECK_OK(fast->mark(fast_device, i, &err));
+        for (int k = 0; k < 20; k++)
+            CHECK_OK(
+                fast->encode(fast_device, other, DTYPE_F32, there, N - OPS_MARKS, has_nan, &err));
+    }
+    for (int i = 0; i < OPS_MARKS; i++) {
+        size_t bytes = sizes[i] < F32_BYTES(N - OPS_MARKS) ? sizes[i] : F32_BYTES(N - OPS_MARKS);
+        memset(got, 0, F32_BYTES(N));
+        CHECK_OK(fast->download_marked(fast_device, i, got, parts[i], bytes, &err));
+        CHECK(memcmp(got, x + i, bytes) == 0);
+        CHECK(((char *)got)[bytes] == 0); /* and no more */
+    }
+    release_case();
+}
+
 static void run_products(void)
 {
     RUN(matmul_matches);
@@ -923,6 +952,8 @@ static void run_others(void)
     if (fast == ops_cuda())
         RUN(full_attention_of_many_tiles_matches);
     RUN(encode_matches);
+    if (fast->mark != NULL)
+        RUN(marked_downloads_match);
 }
 
 /* `type`: F32, BF16, or F8_E4M3 for products in float8. */
