@@ -588,7 +588,8 @@ static int simd_full_attention(struct device *d, void *o, const void *qkvg, int 
  *
  * A panel is LANES rows of w, stored with k outermost, so that one k is one contiguous load. Each
  * number of y is summed over k in order, in one lane: the same for one token as for many, which no
- * blocked library kernel promises. Up to MR tokens share a load of w. */
+ * blocked library kernel promises. Up to MR tokens share a load of w; tokens are dealt out evenly,
+ * as what a row or two alone would take is nearly what MR take. */
 
 enum { LANES = 2 * W, MR = 6 };
 
@@ -655,24 +656,25 @@ struct matmul_args {
     int T;
 };
 
-/* n tokens from t on by one panel. */
-static void multiply(const struct matmul_args *a, const float *panel, int t, int n,
-                     float y[MR][LANES])
+/* n tokens from t on by one panel; n a constant, so that the sums stay in registers. */
+static inline __attribute__((always_inline)) void multiply_rows(const struct matmul_args *a,
+                                                                const float *panel, int t,
+                                                                const int n, float y[MR][LANES])
 {
     vec sums[MR][2] = {0};
     int K = a->w->K;
     const float *f32[MR];
     const bf16 *half[MR];
 
-    for (int i = 0; i < MR; i++) { /* rows past the end repeat the last one, unread */
-        size_t row = (size_t)(t + (i < n ? i : n - 1)) * K;
+    for (int i = 0; i < n; i++) {
+        size_t row = (size_t)(t + i) * K;
         f32[i] = (const float *)a->x + row;
         half[i] = (const bf16 *)a->x + row;
     }
     if (a->w->type == DTYPE_F32)
         for (int k = 0; k < K; k++) {
             vec w0 = load(panel + (size_t)k * LANES), w1 = load(panel + (size_t)k * LANES + W);
-            for (int i = 0; i < MR; i++) {
+            for (int i = 0; i < n; i++) {
                 sums[i][0] += f32[i][k] * w0;
                 sums[i][1] += f32[i][k] * w1;
             }
@@ -680,14 +682,38 @@ static void multiply(const struct matmul_args *a, const float *panel, int t, int
     else
         for (int k = 0; k < K; k++) {
             vec w0 = load(panel + (size_t)k * LANES), w1 = load(panel + (size_t)k * LANES + W);
-            for (int i = 0; i < MR; i++) {
+            for (int i = 0; i < n; i++) {
                 sums[i][0] += bf16_to_float(half[i][k]) * w0;
                 sums[i][1] += bf16_to_float(half[i][k]) * w1;
             }
         }
-    for (int i = 0; i < MR; i++) {
+    for (int i = 0; i < n; i++) {
         store(y[i], sums[i][0]);
         store(y[i] + W, sums[i][1]);
+    }
+}
+
+static void multiply(const struct matmul_args *a, const float *panel, int t, int n,
+                     float y[MR][LANES])
+{
+    switch (n) {
+    case 1:
+        multiply_rows(a, panel, t, 1, y);
+        break;
+    case 2:
+        multiply_rows(a, panel, t, 2, y);
+        break;
+    case 3:
+        multiply_rows(a, panel, t, 3, y);
+        break;
+    case 4:
+        multiply_rows(a, panel, t, 4, y);
+        break;
+    case 5:
+        multiply_rows(a, panel, t, 5, y);
+        break;
+    default:
+        multiply_rows(a, panel, t, MR, y);
     }
 }
 
@@ -700,8 +726,8 @@ static void matmul_panel(void *arg, int index, int thread)
     float y[MR][LANES];
 
     (void)thread;
-    for (int t = 0; t < a->T; t += MR) {
-        int n = a->T - t < MR ? a->T - t : MR;
+    for (int t = 0, n, left = (a->T + MR - 1) / MR; left > 0; t += n, left--) {
+        n = (a->T - t + left - 1) / left;
         multiply(a, panel, t, n, y);
         for (int i = 0; i < n; i++) {
             scale_sums(y[i], a->d, a->w, t + i, first, n_cols);
