@@ -26,7 +26,7 @@ struct ltx {
                                               that go through together first tokens, then counts */
     int32_t *begin;                        /* device, [B + 1] */
     float *scratch;                        /* device, [T, 3]; V1 only */
-    void *normed; /* device, [T, D or W] act: what the next product reads */
+    void *normed; /* device, [T, D of each state in a product, or W] act; lies in `wide` */
     float *sums;  /* device, [T, the projection's width]: of the states so far; V1: the features */
     float *features[LTX_N_MODALITIES]; /* device, [T, W]; V1: the first serves both */
 
@@ -40,7 +40,8 @@ struct ltx {
     /* a connector's activations, on the device; R is max_prompts * LTX_ROWS, W the wider one */
     int32_t *first; /* [2 * max_prompts]: first tokens of n prompts, then how many each has */
     float *h;       /* [R, W] the residual stream */
-    void *wide;     /* [R, max(3W + H, 4W)] mid: q, k, v and gate; then the feed-forward */
+    void *wide;     /* [R, max(3W + H, 4W)] mid: q, k, v and gate; then the feed-forward. Before it
+                       is needed: `normed` */
     void *x;        /* [R, W], or 4W without matmul_gelu; act: what the next matmul reads */
 
     _Atomic uint64_t steps;
@@ -70,7 +71,7 @@ static int take_memory(struct ltx *x, struct error *err)
 {
     const struct ltx_weights *w = x->weights;
     size_t T = (size_t)x->max_batch_tokens, rows = (size_t)x->max_prompts * LTX_ROWS;
-    size_t W = 0, wide = 0, qkvg = 0, act = dtype_info(x->act)->bytes;
+    size_t W = 0, wide, normed, qkvg = 0, act = dtype_info(x->act)->bytes;
     size_t mid = w->ops->mid_is_act ? act : sizeof(float);
     size_t sums = (size_t)w->projection.width * sizeof(float);
     bool v1 = w->config.extractor == LTX_EXTRACTOR_V1;
@@ -94,13 +95,15 @@ static int take_memory(struct ltx *x, struct error *err)
         }
         W = W > (size_t)c->W ? W : (size_t)c->W;
     }
-    wide = qkvg > 4 * W ? qkvg : 4 * W;
-    x->normed = take(x, T * (W > (size_t)w->D ? W : (size_t)w->D), act, &rc, err);
+    wide = rows * (qkvg > 4 * W ? qkvg : 4 * W) * mid;
+    normed = (size_t)w->projection.together * w->D;
+    normed = T * (normed > W ? normed : W) * act;
     x->token_qkvg = take(x, T, qkvg * mid > sums ? qkvg * mid : sums, &rc, err);
     x->sums = v1 ? x->features[LTX_VIDEO] : x->token_qkvg;
     x->first = take(x, 2 * (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->h = take(x, rows * W, sizeof(float), &rc, err);
-    x->wide = take(x, rows * wide, mid, &rc, err);
+    x->wide = take(x, 1, wide > normed ? wide : normed, &rc, err);
+    x->normed = x->wide;
     x->x = take(x, rows * (w->ops->matmul_gelu != NULL ? W : 4 * W), act, &rc, err);
     return rc;
 }
@@ -135,7 +138,7 @@ void ltx_free(struct ltx *x)
 {
     if (x == NULL)
         return;
-    void *taken[] = {x->begin, x->scratch, x->normed, x->token_qkvg, x->first, x->h, x->wide, x->x};
+    void *taken[] = {x->begin, x->scratch, x->token_qkvg, x->first, x->h, x->wide, x->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         x->weights->ops->release(x->weights->device, taken[i]);
     for (int m = 0; m < LTX_N_MODALITIES; m++) {
@@ -193,13 +196,19 @@ int ltx_add_state(struct ltx *x, const float *h, struct error *err)
     const struct ops *ops = w->ops;
     struct device *d = w->device;
     bool v1 = w->config.extractor == LTX_EXTRACTOR_V1;
-    int s = x->n_added++, rc;
+    int s = x->n_added++, place, n, rc;
 
+    /* states of one product lie side by side, D columns each */
+    place = s % p->together;
+    n = w->S - (s - place) < p->together ? w->S - (s - place) : p->together;
     rc = v1 ? ops->range_norm(d, x->normed, h, x->begin, x->scratch, x->B, x->T, w->D, err)
-            : ops->rmsnorm(d, x->normed, x->act, h, p->ones, x->T, w->D, EPS, err);
-    /* what was there before the first state is gone */
-    if (rc != OK ||
-        (rc = ops->linear(d, x->sums, x->normed, p->states[s], NULL, s > 0, x->T, err)) != OK)
+            : ops->rmsnorm(d, (char *)x->normed + (size_t)place * w->D * dtype_info(x->act)->bytes,
+                           x->act, n * w->D, h, p->ones, x->T, w->D, EPS, err);
+    if (rc != OK || place + 1 < n)
+        return rc;
+    /* what was there before the first of them is gone */
+    if ((rc = ops->linear(d, x->sums, x->normed, p->states[s / p->together], NULL, s >= p->together,
+                          x->T, err)) != OK)
         return rc;
     return s + 1 == w->S && !v1 ? scale_sums(x, err) : OK;
 }
@@ -242,7 +251,7 @@ static int first_qkvg(struct ltx *x, enum ltx_modality modality, void *qkvg, voi
     const struct ltx_linear *first = &c->blocks[0].qkvg;
     int W = w->config.connectors[modality].W, rc;
 
-    if ((rc = w->ops->rmsnorm(w->device, normed, x->act, rows, c->ones, n, W, EPS, err)) != OK)
+    if ((rc = w->ops->rmsnorm(w->device, normed, x->act, W, rows, c->ones, n, W, EPS, err)) != OK)
         return rc;
     return w->ops->matmul(w->device, qkvg, normed, first->w, first->bias, n, err);
 }
@@ -285,7 +294,7 @@ static int forward_block(struct ltx *x, enum ltx_modality modality, const struct
         (rc = ops->linear(d, x->h, x->x, b->out.w, b->out.bias, true, R, err)) != OK)
         return rc;
     /* feed-forward: h += out(gelu(in(norm(h)))) */
-    if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
+    if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, c->ones, R, W, EPS, err)) != OK ||
         (rc = feed_forward_in(x, b, R, 4 * W, &inner, err)) != OK ||
         (rc = ops->linear(d, x->h, inner, b->ff_out.w, b->ff_out.bias, true, R, err)) != OK)
         return rc;
@@ -314,12 +323,12 @@ static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, stru
             rc =
                 ops->fill_rows(d, x->wide, x->token_qkvg, x->register_qkvg[modality], mid, x->first,
                                count, n, LTX_ROWS, config->R, qkvg_width(x, modality), err);
-        else if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) == OK)
+        else if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, c->ones, R, W, EPS, err)) == OK)
             rc = ops->matmul(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, R, err);
         if (rc != OK || (rc = forward_block(x, modality, b, R, err)) != OK)
             return rc;
     }
-    return ops->rmsnorm(d, x->h, DTYPE_F32, x->h, c->ones, R, W, EPS, err);
+    return ops->rmsnorm(d, x->h, DTYPE_F32, W, x->h, c->ones, R, W, EPS, err);
 }
 
 /* Up to max_prompts prompts, before which `done` have gone through; their embeddings are left in h.

@@ -18,7 +18,8 @@
 enum {
     NAME_CAP = 160,
     MAX_PARTS = 4,
-    REPACK_BYTES = 256 << 20,
+    TOGETHER = 4, /* V2's states in one product */
+    REPACK_BYTES = 384 << 20,
     REPACK_NUMBERS = 1 << 14, /* of a state, in one task */
     SLICE_BYTES = 1 << 20     /* of a tensor, likewise */
 };
@@ -277,75 +278,84 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
 
 /* ---- the projection ---- */
 
-/* States s .. s + n - 1 of a [rows, D * S] tensor, to n matrices [rows, D] end to end at `to`. */
+static int n_products(const struct ltx_weights *w)
+{
+    return (w->S + w->projection.together - 1) / w->projection.together;
+}
+
+/* States s .. s + n - 1 of a [rows, D * S] tensor, to matrices [rows, m * D] of m states each end
+ * to end at `to`; m is `together`, or what is left of n. */
 struct repack {
     char *to;
     const struct tensor *t;
-    size_t numbers; /* of a matrix: rows * D */
-    int S, s, n;
+    size_t numbers; /* of a state: rows * D */
+    int D, S, s, n, together;
 };
 
 static void repack_slice(void *arg, int index, int thread)
 {
     const struct repack *r = arg;
-    size_t size = dtype_info(r->t->type)->bytes, matrix = r->numbers * size;
-    size_t from = (size_t)index * REPACK_NUMBERS, to = from + REPACK_NUMBERS;
+    size_t size = dtype_info(r->t->type)->bytes, D = (size_t)r->D;
+    size_t begin = (size_t)index * REPACK_NUMBERS, end = begin + REPACK_NUMBERS;
 
     (void)thread;
-    for (size_t i = from; i < (to < r->numbers ? to : r->numbers); i++) {
-        const char *states = (const char *)r->t->data + (i * r->S + r->s) * size;
-        if (size == 2)
-            for (int k = 0; k < r->n; k++)
-                memcpy(r->to + k * matrix + i * 2, states + (size_t)k * 2, 2);
-        else
-            for (int k = 0; k < r->n; k++)
-                memcpy(r->to + k * matrix + i * 4, states + (size_t)k * 4, 4);
+    for (size_t i = begin; i < (end < r->numbers ? end : r->numbers); i++) {
+        const char *from = (const char *)r->t->data + (i * (size_t)r->S + (size_t)r->s) * size;
+        for (int k = 0; k < r->n; k += r->together) {
+            size_t m = (size_t)(r->n - k < r->together ? r->n - k : r->together);
+            char *to = r->to + ((size_t)k * r->numbers + i / D * m * D + i % D) * size;
+            if (size == 2)
+                for (size_t j = 0; j < m; j++)
+                    memcpy(to + j * D * 2, from + ((size_t)k + j) * 2, 2);
+            else
+                for (size_t j = 0; j < m; j++)
+                    memcpy(to + j * D * 4, from + ((size_t)k + j) * 4, 4);
+        }
     }
 }
 
-/* The states of n tensors, whose rows are stacked. Several states at a time, as each walk touches
+/* The states of tensors whose rows are stacked. Several products at a time, as each walk touches
  * the whole tensor, but not all at once: real ones have 2.3 GB. */
 static int load_states(struct loader *l, struct ltx_projection *p, const struct tensor *tensors,
                        int n_tensors, struct error *err)
 {
     struct ltx_weights *w = l->w;
     struct matrix_part parts[LTX_N_MODALITIES];
-    size_t bytes[LTX_N_MODALITIES], matrix = 0; /* of one state */
+    size_t bytes[LTX_N_MODALITIES], state = 0; /* of one state */
     int S = w->S, D = w->D, group, rc = OK;
     char *packed;
 
     for (int i = 0; i < n_tensors; i++) {
         bytes[i] = tensors[i].bytes / (size_t)S;
-        matrix += bytes[i];
+        state += bytes[i];
     }
-    group = (int)(REPACK_BYTES / matrix) < S ? (int)(REPACK_BYTES / matrix) : S;
-    if (group < 1)
-        group = 1;
-    if ((p->states = calloc((size_t)S, sizeof(*p->states))) == NULL ||
-        (packed = malloc((size_t)group * matrix)) == NULL)
+    group = (int)(REPACK_BYTES / state) < S ? (int)(REPACK_BYTES / state) : S;
+    group = group < p->together ? p->together : group / p->together * p->together;
+    if ((packed = malloc((size_t)group * state)) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory to repack %s", tensors[0].name);
     for (int s = 0; s < S; s += group) {
         int n = S - s < group ? S - s : group;
         char *to = packed;
         for (int i = 0; i < n_tensors; i++) {
             const struct tensor *t = &tensors[i];
-            struct repack r = {to, t, t->shape[0] * (size_t)D, S, s, n};
+            struct repack r = {to, t, t->shape[0] * (size_t)D, D, S, s, n, p->together};
             w->ops->host_run(w->device, repack_slice, &r,
                              (int)((r.numbers + REPACK_NUMBERS - 1) / REPACK_NUMBERS));
             parts[i] = (struct matrix_part){to, t->type, (int)t->shape[0]};
             to += (size_t)n * bytes[i];
         }
-        for (int k = 0; k < n; k++) {
+        for (int k = 0; k < n; k += p->together) {
+            int m = n - k < p->together ? n - k : p->together;
+            struct matrix **out = &p->states[(s + k) / p->together];
             struct error why = {0};
-            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], parts, n_tensors, D,
-                                          &why)) != OK) {
+            if ((rc = w->ops->matrix_load(w->device, out, parts, n_tensors, m * D, &why)) != OK) {
                 error_set(err, why.code, "%s: %s: %s", tensors[0].file, tensors[0].name, why.text);
                 goto out;
             }
-            w->bytes += w->ops->matrix_bytes(p->states[s + k]);
-            advance(l, matrix);
+            w->bytes += w->ops->matrix_bytes(*out);
+            advance(l, (size_t)m * state);
             for (int i = 0; i < n_tensors; i++)
-                parts[i].data = (const char *)parts[i].data + bytes[i];
+                parts[i].data = (const char *)parts[i].data + (size_t)m * bytes[i];
         }
     }
 out:
@@ -355,12 +365,12 @@ out:
 
 static int random_states(struct loader *l, struct ltx_projection *p, struct error *err)
 {
-    int rc = OK;
+    int S = l->w->S, rc = OK;
 
-    if ((p->states = calloc((size_t)l->w->S, sizeof(*p->states))) == NULL)
-        return error_set(err, ERR_MEM, "ltx: no memory for %d states", l->w->S);
-    for (int s = 0; s < l->w->S && rc == OK; s++)
-        rc = random_matrix(l, &p->states[s], p->width, l->w->D, err);
+    for (int s = 0; s < S && rc == OK; s += p->together) {
+        int n = S - s < p->together ? S - s : p->together;
+        rc = random_matrix(l, &p->states[s / p->together], p->width, n * l->w->D, err);
+    }
     return rc;
 }
 
@@ -402,6 +412,9 @@ static int load_projection(struct loader *l, struct error *err)
             return rc;
         p->width += w->config.connectors[m].W;
     }
+    p->together = v2 ? TOGETHER : 1;
+    if (!l->listing && (p->states = calloc((size_t)n_products(w), sizeof(*p->states))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %d states", w->S);
     if (l->checkpoint == NULL)
         rc = random_states(l, p, err);
     else if (!l->listing)
@@ -613,8 +626,8 @@ void ltx_weights_free(struct ltx_weights *w)
 {
     if (w == NULL)
         return;
-    for (int s = 0; w->projection.states != NULL && s < w->S; s++)
-        w->ops->matrix_free(w->device, w->projection.states[s]);
+    for (int i = 0; w->projection.states != NULL && i < n_products(w); i++)
+        w->ops->matrix_free(w->device, w->projection.states[i]);
     free(w->projection.states);
     w->ops->release(w->device, w->projection.ones);
     for (int m = 0; m < LTX_N_MODALITIES; m++) {

@@ -31,8 +31,9 @@ struct ltx_connector_weights {
 /* Both modalities' in one: their products read the same rows. What is V2's alone comes after all
  * states: features are the sums times `scale`, plus `bias`. */
 struct ltx_projection {
-    int width;                     /* of a state's sums: video's, then, in V2, audio's */
-    struct matrix **states;        /* [S], each [width, D] */
+    int width;                     /* of the sums: video's, then, in V2, audio's */
+    int together;                  /* states that one product takes; the last may have fewer */
+    struct matrix **states;        /* [S / together, rounded up], each [width, n * D] of n states */
     float *ones;                   /* V2: device, [D]: the weight of a norm that has none */
     float *bias[LTX_N_MODALITIES]; /* V2: device, [W] */
     float scale[LTX_N_MODALITIES]; /* V2: sqrt(W / D) */

@@ -100,8 +100,8 @@ int loops_matmul(struct device *d, void *y, const void *x, const struct matrix *
                  int T, struct error *err);
 int loops_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                  const float *bias, bool add, int T, struct error *err);
-int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
-                  int T, int D, float eps, struct error *err);
+int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
+                  const float *w, int T, int D, float eps, struct error *err);
 int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
                       int T, int D, float eps, struct error *err);
 int loops_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,

@@ -139,7 +139,7 @@ struct rmsnorm_args {
     enum dtype y_type;
     float *h;
     const float *x, *w;
-    int T, D;
+    int stride, T, D;
     float eps, scale;
 };
 
@@ -153,7 +153,7 @@ static void rmsnorm_rows(void *arg, int index, int thread)
         const float *x = a->x + (size_t)t * D;
         vec factor = splat(1.0f / sqrtf(sum_of_squares(x, D) / (float)D + a->eps));
         for (int d = 0; d < D; d += W) {
-            size_t i = (size_t)t * D + d;
+            size_t i = (size_t)t * a->stride + d;
             vec value = load(x + d) * factor * load(a->w + d);
             if (a->y == NULL)
                 store(a->h + i, (load(a->h + i) + value) * a->scale);
@@ -163,13 +163,13 @@ static void rmsnorm_rows(void *arg, int index, int thread)
     }
 }
 
-static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x,
+static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
                         const float *w, int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {y, y_type, NULL, x, w, T, D, eps, 1.0f};
+    struct rmsnorm_args args = {y, y_type, NULL, x, w, stride, T, D, eps, 1.0f};
 
     if (D % W != 0)
-        return loops_rmsnorm(d, y, y_type, x, w, T, D, eps, err);
+        return loops_rmsnorm(d, y, y_type, stride, x, w, T, D, eps, err);
     pool_run(d->pool, rmsnorm_rows, &args, (T + NORM_ROWS - 1) / NORM_ROWS);
     return OK;
 }
@@ -177,7 +177,7 @@ static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, const floa
 static int simd_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
                             int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {NULL, DTYPE_F32, h, x, w, T, D, eps, scale};
+    struct rmsnorm_args args = {NULL, DTYPE_F32, h, x, w, D, T, D, eps, scale};
 
     if (D % W != 0)
         return loops_add_rmsnorm(d, h, x, w, scale, T, D, eps, err);

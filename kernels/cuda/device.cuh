@@ -219,8 +219,8 @@ int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s
                  struct error *err);
 int cuda_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
                float scale, struct error *err);
-int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
-                 int T, int D, float eps, struct error *err);
+int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
+                 const float *w, int T, int D, float eps, struct error *err);
 int cuda_add_rmsnorm_rmsnorm(struct device *d, float *h, void *y, const float *x, const float *w,
                              float scale, const float *next_w, int T, int D, float eps,
                              struct error *err);

@@ -210,8 +210,9 @@ static void rmsnorm_matches(void)
             void *want = host(act_bytes(n));
             void *x_there = on_device(x, F32_BYTES(n)), *w_there = on_device(w, F32_BYTES(D));
             void *h_there = on_device(h, F32_BYTES(n)), *y_there = on_device(want, act_bytes(n));
-            CHECK_OK(fast->rmsnorm(fast_device, y_there, act, x_there, w_there, T, D, 1e-6f, &err));
-            CHECK_OK(loops->rmsnorm(loops_device, want, act, x, w, T, D, 1e-6f, &err));
+            CHECK_OK(
+                fast->rmsnorm(fast_device, y_there, act, D, x_there, w_there, T, D, 1e-6f, &err));
+            CHECK_OK(loops->rmsnorm(loops_device, want, act, D, x, w, T, D, 1e-6f, &err));
             check_act_close("rmsnorm", back(y_there, act_bytes(n)), want, n);
             CHECK_OK(fast->add_rmsnorm(fast_device, h_there, x_there, w_there, scale, T, D, 1e-6f,
                                        &err));
@@ -223,17 +224,45 @@ static void rmsnorm_matches(void)
                                                    scale, on_device(next_w, F32_BYTES(D)), T, D,
                                                    1e-6f, &err));
                 CHECK_OK(loops->add_rmsnorm(loops_device, h, x, w, scale, T, D, 1e-6f, &err));
-                CHECK_OK(loops->rmsnorm(loops_device, want, act, h, next_w, T, D, 1e-6f, &err));
+                CHECK_OK(loops->rmsnorm(loops_device, want, act, D, h, next_w, T, D, 1e-6f, &err));
                 check_close("sum", back(h_there, F32_BYTES(n)), h, n, REORDERED);
                 check_act_close("norm of the sum", back(y_there, act_bytes(n)), want, n);
             }
             /* in place */
-            CHECK_OK(fast->rmsnorm(fast_device, x_there, DTYPE_F32, x_there, w_there, T, D, 1e-6f,
-                                   &err));
-            CHECK_OK(loops->rmsnorm(loops_device, x, DTYPE_F32, x, w, T, D, 1e-6f, &err));
+            CHECK_OK(fast->rmsnorm(fast_device, x_there, DTYPE_F32, D, x_there, w_there, T, D,
+                                   1e-6f, &err));
+            CHECK_OK(loops->rmsnorm(loops_device, x, DTYPE_F32, D, x, w, T, D, 1e-6f, &err));
             check_close("rmsnorm in place", back(x_there, F32_BYTES(n)), x, n, REORDERED);
             release_case();
         }
+}
+
+/* Columns of wider rows: each its own numbers, and nothing beside them. */
+static void norms_lie_side_by_side(void)
+{
+    static const int widths[] = {5, 48, 640};
+    enum { T = 21, PARTS = 3 };
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
+        size_t D = (size_t)widths[i], stride = PARTS * D, n = T * stride;
+        void *before = random_act(n, 5), *want = host(act_bytes(n));
+        void *y_there = on_device(before, act_bytes(n));
+        memcpy(want, before, act_bytes(n));
+        for (int part = 0; part < PARTS; part += 2) { /* what is between stays */
+            float *x = random_floats(T * D, 30 + (unsigned)part), *w = random_floats(D, 2);
+            void *normed = host(act_bytes(T * D));
+            CHECK_OK(fast->rmsnorm(fast_device, (char *)y_there + act_bytes(part * D), act,
+                                   (int)stride, on_device(x, F32_BYTES(T * D)),
+                                   on_device(w, F32_BYTES(D)), T, (int)D, 1e-6f, &err));
+            CHECK_OK(
+                loops->rmsnorm(loops_device, normed, act, (int)D, x, w, T, (int)D, 1e-6f, &err));
+            for (size_t t = 0; t < T; t++)
+                memcpy((char *)want + act_bytes(t * stride + part * D),
+                       (char *)normed + act_bytes(t * D), act_bytes(D));
+        }
+        check_act_close("side by side", back(y_there, act_bytes(n)), want, n);
+        release_case();
+    }
 }
 
 /* What the loop nests alone cannot show of themselves: both sides against the formula. */
@@ -937,6 +966,7 @@ static void run_others(void)
 {
     RUN(embed_matches);
     RUN(rmsnorm_matches);
+    RUN(norms_lie_side_by_side);
     RUN(the_sum_is_scaled);
     RUN(qk_norm_rope_matches);
     RUN(values_are_normed_when_asked);
