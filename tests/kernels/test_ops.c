@@ -24,6 +24,7 @@ static struct error err;
 static const struct ops *fast, *loops;
 static struct device *fast_device, *loops_device;
 static enum dtype act;
+static const char *only; /* the table that is tested, as under a GPU's sanitizer; NULL: all */
 static bool float8;
 
 /* ---- memory: all of a case's is released at once ---- */
@@ -991,7 +992,7 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
 {
     struct device_options options = {.n_threads = n_threads, .max_rows = MAX_ROWS};
 
-    if (ONLY_THREADS && n_threads == 1)
+    if ((ONLY_THREADS && n_threads == 1) || (only != NULL && strcmp(only, name) != 0))
         return;
     fast = table;
     loops = ops_loops();
@@ -1026,9 +1027,11 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     loops->close(loops_device);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct ops level = *ops_loops();
+
+    only = argc > 1 ? argv[1] : NULL;
 
     run_all(ops_cpu(), "cpu", DTYPE_F32, 1);
     run_all(ops_cpu(), "cpu", DTYPE_F32, 3);
