@@ -34,9 +34,9 @@ struct verdict {
 enum { EXPECTED_MAX_VERDICTS = 3 };
 
 /* Encodes a prompt in all the levels that both file and engine have, in one call, and compares.
- * Bounds: `bound` where it is not 0; else 1e-4 in float32, and in bfloat16 1.25 times what the file
- * says the reference loses.
- * ERR_FORMAT: a tensor of the file is not of the shape or type that this model's must have. */
+ * Bounds: `bound` where it is not 0; else 1e-4 in float32, in bfloat16 1.25 times what the file
+ * says the reference loses, and 0.3 in float8. ERR_FORMAT: a tensor of the file is not of the shape
+ * or type that this model's must have. */
 int expected_check(const struct expected *x, struct engine *e, enum dtype compute, int prompt,
                    double bound, struct verdict verdicts[EXPECTED_MAX_VERDICTS], int *n_verdicts,
                    struct error *err);

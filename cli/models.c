@@ -30,7 +30,7 @@ static const struct option options[] = {
     {"remove", 0, NULL, OPT_TEXT, FIELD(remove), NULL, 0, 0, "ID", "removes this model's card"},
     {"weights", 0, NULL, OPT_TEXT, FIELD(weights), NULL, 0, 0, "PREFIX",
      "which card of the model: how its weights' digest begins"},
-    {"compute", 0, NULL, OPT_TEXT, FIELD(compute), NULL, 0, 0, "float32|bfloat16",
+    {"compute", 0, NULL, OPT_TEXT, FIELD(compute), NULL, 0, 0, "float32|bfloat16|float8",
      "which card of the model: what it computes in"},
     {"force", 0, NULL, OPT_BOOL, FIELD(force), "0", 0, 0, "",
      "removes a live card too; its engines bring it back"},

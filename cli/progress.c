@@ -29,8 +29,11 @@ void progress_update(void *arg, uint64_t bytes_done, uint64_t bytes_total)
 
 void progress_end(struct progress *p)
 {
-    fprintf(stderr, "%s%s: %llu MB in %.2f s\n", p->terminal ? "\r\033[K" : "", p->what,
-            (unsigned long long)(p->bytes_total / 1000000), clock_ms_since(p->start_ns) / 1000);
+    double seconds = clock_ms_since(p->start_ns) / 1000;
+
+    fprintf(stderr, "%s%s: %llu MB in %.2f s, %.2f GB/s\n", p->terminal ? "\r\033[K" : "", p->what,
+            (unsigned long long)(p->bytes_total / 1000000), seconds,
+            (double)p->bytes_total / 1e9 / seconds);
 }
 
 void progress_abort(struct progress *p)

@@ -51,7 +51,9 @@ struct engine_options {
     const char *ltx[ENGINE_MAX_LTX]; /* LTX checkpoints: projection and connectors, in one file or
                                         in two; NULL: none, and hidden states are all there is */
     enum engine_backend backend;     /* ENGINE_LOOPS: the slow reference, for tests */
-    enum dtype compute;              /* DTYPE_F32 or DTYPE_BF16: what matrix products compute in */
+    enum dtype compute;              /* DTYPE_F32, DTYPE_BF16, or DTYPE_F8_E4M3: what matrix
+                                        products compute in; with the last, which loses accuracy
+                                        (docs/ACCURACY.md), all else is as in DTYPE_BF16 */
     int n_threads;                   /* 0: one a core */
     int max_batch_tokens;            /* activations are sized for this; 0: ENGINE_MAX_TOKENS.
                                         More prompts than fit are encoded in several passes. */
@@ -67,13 +69,16 @@ struct engine_info {
     int width;                /* D */
     int vocabulary;           /* V: ids are below it */
     int max_tokens;           /* of a prompt, <bos> included */
+    bool is_random;           /* the weights are random numbers: results mean nothing */
     char gemma_version[104];  /* "" where the model names none */
     /* what an LTX checkpoint adds; all 0 without one */
     char ltx_version[104]; /* "2.5.0"; "" where the checkpoint names none */
     int extractor;         /* 1: LTX-2.0; 2: LTX-2.3 and 2.5 */
     int video_width;       /* of features and embeddings */
     int audio_width;       /* 0: a video-only checkpoint */
-    size_t weights_bytes;  /* resident, beside the embedding table, which stays in the file */
+    size_t weights_bytes;  /* resident; on a CPU the embedding table stays in the file */
+    uint64_t loaded_bytes; /* read from the files for that; 0: random weights */
+    double load_s;         /* what that took */
 };
 
 struct engine_request {
@@ -119,6 +124,10 @@ struct engine_result {
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
 void engine_close(struct engine *e); /* NULL is fine */
 
+/* Pays at start for what the first passes would: the first prompts of any number and length then
+ * take about as long as the next. *seconds: what it took; a CPU has nothing to ready. */
+int engine_warm(struct engine *e, double *seconds, struct error *err);
+
 /* Valid until engine_close(). */
 const struct engine_info *engine_info(const struct engine *e);
 
@@ -159,6 +168,9 @@ struct engine_work engine_work(const struct engine *e, const int *n_tokens, int 
 int engine_measure(struct engine *e, double *bytes_per_s, double *operations_per_s,
                    struct error *err);
 
+/* What is used of the device's memory (kernels/ops.h says what is counted), in bytes. */
+int engine_memory(struct engine *e, uint64_t *peak_bytes, uint64_t *total_bytes, struct error *err);
+
 /* Layers and connector blocks computed since engine_open(). From any thread: that it rises says
  * that the engine works.
  */
@@ -167,7 +179,8 @@ uint64_t engine_steps(const struct engine *e);
 /* SHA-256 over all the model's tensors, those of the LTX checkpoints that are used, and the
  * settings under which they compute, in hex: the same weights have the same digest, whatever file
  * they lie in under the same names and types. Reads every byte of them, once: the digest of files
- * that did not change since is remembered in the user's cache folder. */
+ * that did not change since is remembered in the user's cache folder. Random weights: over the
+ * names of their architectures. */
 enum { ENGINE_DIGEST_SIZE = 65 };
 int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
                           struct error *err);

@@ -15,7 +15,7 @@ static const struct {
 static const struct {
     const char *name;
     enum dtype type;
-} computes[] = {{"float32", DTYPE_F32}, {"bfloat16", DTYPE_BF16}};
+} computes[] = {{"float32", DTYPE_F32}, {"bfloat16", DTYPE_BF16}, {"float8", DTYPE_F8_E4M3}};
 
 int engine_settings_check(const struct engine_settings *s, struct error *err)
 {

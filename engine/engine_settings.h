@@ -51,8 +51,8 @@ struct engine_settings {
          "float32",                                                                                \
          0,                                                                                        \
          0,                                                                                        \
-         "float32|bfloat16",                                                                       \
-         "what matrix products compute in"},                                                       \
+         "float32|bfloat16|float8",                                                                \
+         "what matrix products compute in; float8 loses accuracy"},                                \
     {                                                                                              \
         "threads", 0, "PE_THREADS", OPT_INT, ENGINE_FIELD(at, threads), "0", 0, 1024, "N",         \
             "threads that compute; 0: one a core"                                                  \

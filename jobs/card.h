@@ -26,7 +26,7 @@ enum {
 struct model_card {
     char id[CARD_ID_SIZE];             /* what requests name: [A-Za-z0-9._-]+ */
     char weights[CARD_DIGEST_SIZE];    /* SHA-256 in hex */
-    char compute[CARD_WORD_SIZE];      /* what matrix products compute in: "float32", "bfloat16" */
+    char compute[CARD_WORD_SIZE];      /* what products compute in: "float32", "bfloat16" */
     char tokenizer[CARD_DIGEST_SIZE];  /* SHA-256 of the compact form */
     char architecture[CARD_WORD_SIZE]; /* "gemma3" */
     char engine_version[CARD_WORD_SIZE];

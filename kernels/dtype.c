@@ -87,16 +87,14 @@ static uint32_t load_u32(const uint8_t *p)
 
 static float f16_to_float(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    uint32_t exponent = (h >> 10) & 0x1fu, mantissa = h & 0x3ffu;
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = (uint32_t)(h & 0x7fffu) << 13;
+    /* 112 is 127 - 15, between the two biases; twice that takes what has the largest exponent on to
+     * the largest of a float32 */
+    uint32_t normal = magnitude + ((magnitude >= 31u << 23 ? 224u : 112u) << 23);
+    /* zero or subnormal: magnitude * 2^-24, exact: 2^-14 is added to it, and taken away */
+    float subnormal = float_from_bits(magnitude + (113u << 23)) - 0x1p-14f;
 
-    if (exponent == 0) { /* zero or subnormal: mantissa * 2^-24, exact in float32 */
-        float magnitude = (float)mantissa * 0x1p-24f;
-        return float_from_bits(sign | bits_from_float(magnitude));
-    }
-    if (exponent == 31)
-        return float_from_bits(sign | 0x7f800000u | mantissa << 13);
-    return float_from_bits(sign | (exponent + 112) << 23 | mantissa << 13); /* 112 = 127 - 15 */
+    return float_from_bits(sign | (magnitude < 1u << 23 ? bits_from_float(subnormal) : normal));
 }
 
 static uint16_t f16_from_float(float x)
@@ -342,38 +340,35 @@ void dtype_decode(float *dst, const void *src, enum dtype type, size_t n)
     }
 }
 
-void dtype_encode(void *dst, const float *src, enum dtype type, size_t n)
+/* All ones where it is a NaN, else 0: what loops can do to many numbers at once. */
+static inline uint32_t nan_mask(uint32_t bits)
 {
-    uint8_t *out = dst;
-
-    assert(type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16);
-    if (n == 0)
-        return;
-    if (type == DTYPE_F32) {
-        memcpy(dst, src, n * sizeof(float));
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint16_t x = type == DTYPE_F16 ? f16_from_float(src[i]) : bf16_from_float(src[i]);
-        memcpy(out + 2 * i, &x, sizeof(x)); /* `dst` may have any alignment */
-    }
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0xffffffffu : 0;
 }
 
-bool dtype_has_nan(const void *src, enum dtype type, size_t n)
+bool dtype_encode(void *dst, const float *src, enum dtype type, size_t n)
 {
-    const uint8_t *at = src;
-    uint16_t half_infinity = type == DTYPE_F16 ? 0x7c00 : 0x7f80;
-    bool found = false;
+    uint8_t *restrict out = dst; /* of any alignment */
+    const float *restrict in = src;
+    uint32_t nans = 0;
 
+    assert(type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16);
     for (size_t i = 0; i < n && type == DTYPE_F32; i++) {
-        uint32_t bits;
-        memcpy(&bits, at + i * sizeof(bits), sizeof(bits));
-        found |= (bits & 0x7fffffffu) > 0x7f800000u;
+        uint32_t bits = bits_from_float(in[i]);
+        memcpy(out + 4 * i, &bits, sizeof(bits));
+        nans |= nan_mask(bits);
     }
-    for (size_t i = 0; i < n && type != DTYPE_F32; i++) {
-        uint16_t bits;
-        memcpy(&bits, at + i * sizeof(bits), sizeof(bits));
-        found |= (bits & 0x7fffu) > half_infinity;
+    for (size_t i = 0; i < n && type == DTYPE_F16; i++) {
+        uint16_t x = f16_from_float(in[i]);
+        memcpy(out + 2 * i, &x, sizeof(x));
+        nans |= nan_mask(bits_from_float(in[i]));
     }
-    return found;
+    for (size_t i = 0; i < n && type == DTYPE_BF16; i++) {
+        uint32_t bits = bits_from_float(in[i]), nan = nan_mask(bits);
+        uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, kept = bits >> 16 | 0x40u;
+        uint16_t x = (uint16_t)((nan & kept) | (~nan & rounded)); /* bf16_from_float() */
+        memcpy(out + 2 * i, &x, sizeof(x));
+        nans |= nan;
+    }
+    return nans == 0;
 }

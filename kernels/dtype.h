@@ -75,12 +75,9 @@ bool dtype_bytes(size_t *out, enum dtype type, size_t n);
  * as ggml's dequantize_row_* computes it. */
 void dtype_decode(float *dst, const void *src, enum dtype type, size_t n);
 
-/* `n` floats as F32, F16 or BF16, rounded to nearest even; NaN stays NaN, too large becomes an
- * infinity. */
-void dtype_encode(void *dst, const float *src, enum dtype type, size_t n);
-
-/* Whether one of `n` numbers at `src` (any alignment) is a NaN. F32, F16 or BF16. */
-bool dtype_has_nan(const void *src, enum dtype type, size_t n);
+/* `n` floats as F32, F16 or BF16 at `dst` (any alignment), rounded to nearest even; NaN stays NaN,
+ * too large becomes an infinity; the two do not overlap. False: there was a NaN among them. */
+bool dtype_encode(void *dst, const float *src, enum dtype type, size_t n);
 
 static inline float bf16_to_float(bf16 x)
 {

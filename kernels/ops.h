@@ -11,6 +11,14 @@
  * next one is "mid": float32, or act where `mid_is_act` (where fewer bytes are faster). Sums are
  * float32 at least.
  *
+ * Float8: with act BF16 a device may be opened for products in E4M3. A row of a weight matrix and a
+ * row of x are then each rounded once more, from bf16, to
+ *     q[k] = E4M3 nearest to r[k] * (1/s)      s = largest |r[k]| / 448, a float32 for each row
+ * and a product is  sum over k of qx[t,k] * qw[n,k], summed in float32, * sx[t] * sw[n]. A matrix
+ * is stored so where N and K are multiples of 16, else as without. All else stays as it is in BF16.
+ * (kernels/float8.h has the corners: rows of zeros, NaN.) A GPU's tensor cores add E4M3 products
+ * with 13 bits after the point of the largest, and no op promises more there.
+ *
  * Memory: every pointer handed to an op is memory of its device (`alloc`), but where "host" is
  * said. No op allocates. T == 0 is a no-op.
  *
@@ -29,10 +37,15 @@ struct device; /* one rank's hardware: a pool of CPU threads, or a GPU */
 struct matrix; /* a resident weight matrix, in the layout its backend likes */
 struct table;  /* a resident embedding table */
 
-enum { OPS_MAX_HEAD = 512 }; /* E is at most this */
+enum {
+    OPS_MAX_HEAD = 512, /* E is at most this */
+    OPS_MARKS = 4
+};
 
 struct device_options {
     enum dtype act; /* what matmuls compute in: DTYPE_F32 or DTYPE_BF16 */
+    bool float8;    /* they compute in E4M3; act is BF16 */
+    int max_rows;   /* float8: rows of x of a product, at most; place for them is kept */
     int n_threads;  /* CPU: threads that work, the caller's among them; at least 1 */
     int gpu;        /* CUDA: which of the visible GPUs, from 0 */
 };
@@ -42,6 +55,12 @@ struct matrix_part {
     const void *data; /* host: [rows, K] */
     enum dtype type;  /* any that dtype_decode() reads */
     int rows;
+};
+
+/* In bytes. A GPU: of all processes that use it; peak: when the least was free, of the times at
+ * which this device took some. A CPU: the machine's, and peak: the most that this process had. */
+struct device_memory {
+    size_t total, free, peak;
 };
 
 struct ops {
@@ -64,6 +83,20 @@ struct ops {
     int (*download)(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
     int (*sync)(struct device *d, struct error *err);
 
+    /* optional, both: a download beside what is still computed. What is written when mark returns,
+     * and is not written again before download_marked of the same mark (0 .. OPS_MARKS - 1) has
+     * returned, that one downloads without waiting for calls after the mark. */
+    int (*mark)(struct device *d, int mark, struct error *err);
+    int (*download_marked)(struct device *d, int mark, void *to, const void *from, size_t bytes,
+                           struct error *err);
+    int (*memory)(struct device *d, struct device_memory *out, struct error *err);
+
+    /* Runs tasks 0 .. n_tasks - 1 on the host threads of the device, the caller's among them, and
+     * returns when all are done. `thread` is below the number of threads, and not shared at one
+     * moment. */
+    void (*host_run)(struct device *d, void (*task)(void *arg, int index, int thread), void *arg,
+                     int n_tasks);
+
     /* optional, both: many ops as one, for runs of the same ops on the same memory, told apart by
      * `key`. A run is: record, then unless *known the ops, then replay. Where it is known the ops
      * are left out, as replay does them all. Uploads, downloads, alloc and sync are not part of a
@@ -71,9 +104,11 @@ struct ops {
     int (*record)(struct device *d, uint64_t key, bool *known, struct error *err);
     int (*replay)(struct device *d, uint64_t key, struct error *err);
 
-    /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`.
-     * matrix_bytes: what it holds of the device's memory.
-     * table_load: `data` (host, [V, D]) is borrowed until table_free. */
+    /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`, or
+     * to E4M3. The parts have been read when it returns.
+     * matrix_bytes, table_bytes: what they hold of the device's memory.
+     * table_load: `data` (host, [V, D]) is borrowed until table_free.
+     * loading_end: gives back what loading alone needs; optional. */
     int (*matrix_load)(struct device *d, struct matrix **out, const struct matrix_part *parts,
                        int n_parts, int K, struct error *err);
     /* optional, see kernels/random_matrix.h: the same matrix made where it will lie */
@@ -84,6 +119,12 @@ struct ops {
     int (*table_load)(struct device *d, struct table **out, const void *data, enum dtype type,
                       int V, int D, struct error *err);
     void (*table_free)(struct device *d, struct table *t); /* NULL is fine */
+    size_t (*table_bytes)(const struct table *t);
+    int (*loading_end)(struct device *d, struct error *err);
+
+    /* optional: a product of T tokens takes longer the first time, and readies all of up to
+     * plan_size(T) tokens, T or more, down to the next smaller size. */
+    int (*plan_size)(int T);
 
     /* What this hardware reaches at its best, measured now; takes some GB for a moment.
      * bytes_per_s: reading memory; operations_per_s: a large product of random numbers in `act`.
@@ -100,9 +141,10 @@ struct ops {
     /* RMS norm with a whole factor: where a stored weight w means 1 + w, the loader has added the
      * 1 (engine/model/weights.c).
      *     y[t,d] = x[t,d] / sqrt(mean over d of x[t,d]^2 + eps) * w[d]
-     * y [T, D] of y_type (F32 or BF16); x [T, D] f32; w [D] f32; y may be x when y_type is F32 */
-    int (*rmsnorm)(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
-                   int T, int D, float eps, struct error *err);
+     * y [T, D] of y_type (F32 or BF16), its rows `stride` numbers apart; x [T, D] f32; w [D] f32;
+     * y may be x when y_type is F32 and stride D */
+    int (*rmsnorm)(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
+                   const float *w, int T, int D, float eps, struct error *err);
 
     /* The same, added to the residual stream, and the sum scaled (by 1: not at all, to the bit).
      *     h[t,d] = (h[t,d] + x[t,d] / sqrt(mean over d of x[t,d]^2 + eps) * w[d]) * scale
@@ -119,7 +161,8 @@ struct ops {
     /* Product with a weight matrix.
      *     y[t,n] = bias[n] + sum over k of x[t,k] * w[n,k]
      * y [T, N] mid; x [T, K] act; w [N, K]; bias [N] mid, or NULL: none. On a CPU a row's sum does
-     * not depend on the other rows. */
+     * not depend on the other rows. In float8 this and the next three are ERR_SIZE for more than
+     * max_rows rows. */
     int (*matmul)(struct device *d, void *y, const void *x, const struct matrix *w,
                   const void *bias, int T, struct error *err);
 
@@ -178,13 +221,20 @@ struct ops {
     int (*range_norm)(struct device *d, void *y, const float *x, const int32_t *begin,
                       float *scratch, int B, int T, int D, struct error *err);
 
+    /* Some columns of sums, scaled.
+     *     y[t,n] = x[t,n] * scale + bias[n]
+     * y [T, N] f32; x: the N numbers of each row, `stride` f32 apart; bias [N] f32 */
+    int (*scale_columns)(struct device *d, float *y, const float *x, int stride, float scale,
+                         const float *bias, int T, int N, struct error *err);
+
     /* Prompts of any length to blocks of P rows: a prompt's own rows, then registers. Row p takes
      * register p % R, wherever the prompt ends.
      *     h[b*P + p, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]
-     * h [B * P, W] f32; x [any, W] f32; registers [R, W] f32; first, count [B] int32, count <= P */
-    int (*fill_rows)(struct device *d, float *h, const float *x, const float *registers,
-                     const int32_t *first, const int32_t *count, int B, int P, int R, int W,
-                     struct error *err);
+     * h [B * P, W], x [any, W], registers [R, W], all of `type` (F32 or BF16); first, count [B]
+     * int32, count <= P */
+    int (*fill_rows)(struct device *d, void *h, const void *x, const void *registers,
+                     enum dtype type, const int32_t *first, const int32_t *count, int B, int P,
+                     int R, int W, struct error *err);
 
     /* RMS norm of q and of k over all heads at once, then rotary positions; in place. With
      * W = H * E, for q and for k:
@@ -207,6 +257,13 @@ struct ops {
      * T % P == 0 */
     int (*full_attention)(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                           float scale, bool gated, struct error *err);
+
+    /* Numbers as a result has them.
+     *     y[i] = x[i], rounded to `type` as dtype_encode() does
+     * y [n] of `type` (F32, F16 or BF16), on a boundary of 16 bytes unless is_host; x [n] f32;
+     * *has_nan becomes 1 where one of them is a NaN, and stays what it was otherwise */
+    int (*encode)(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+                  int32_t *has_nan, struct error *err);
 };
 
 /* The CPU at its best: oneDNN's matmul where it was built in, vector loops for the rest. */

@@ -6,6 +6,7 @@
  * A failed check prints where and what, ends that test and fails the program. */
 #pragma once
 #include <setjmp.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,13 @@
 
 static jmp_buf check_out;
 static int check_failures, check_runs;
+
+/* The thread sanitizer is slow, and what one thread does says nothing to it. */
+#ifdef __SANITIZE_THREAD__
+enum { ONLY_THREADS = true };
+#else
+enum { ONLY_THREADS = false };
+#endif
 
 #define CHECK_FAIL(...)                                                                            \
     do {                                                                                           \

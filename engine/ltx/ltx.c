@@ -26,17 +26,35 @@ struct ltx {
                                               that go through together first tokens, then counts */
     int32_t *begin;                        /* device, [B + 1] */
     float *scratch;                        /* device, [T, 3]; V1 only */
-    void *normed;                          /* device, [T, D] act: what the projection reads */
-    float *features[LTX_N_MODALITIES];     /* device, [T, width]; V1: the first serves both */
+    void *normed; /* device, [T, D of each state in a product, or W] act; lies in `wide` */
+    float *sums;  /* device, [T, the projection's width]: of the states so far; V1: the features */
+    float *features[LTX_N_MODALITIES]; /* device, [T, W]; V1: the first serves both */
+
+    /* q, k, v and gate of a connector's first block, mid: a row's depend on that row alone, so they
+     * are made of registers once, and of tokens before they go to their places among those */
+    void *register_qkvg[LTX_N_MODALITIES];    /* device, [R, 3W (+ H)]; NULL: there are no blocks */
+    bool has_register_qkvg[LTX_N_MODALITIES]; /* made with the first prompt */
+    void *token_qkvg; /* device, [T, 3W (+ H)], W the wider one; in the place of V2's sums, which
+                         are features by then */
 
     /* a connector's activations, on the device; R is max_prompts * LTX_ROWS, W the wider one */
-    int32_t *first, *count; /* [max_prompts] */
-    float *h;               /* [R, W] the residual stream */
-    void *wide;             /* [R, max(3W + H, 4W)] mid: q, k, v and gate; then the feed-forward */
-    void *x;                /* [R, 4W] act: what the next matmul reads */
+    int32_t *first; /* [2 * max_prompts]: first tokens of n prompts, then how many each has */
+    float *h;       /* [R, W] the residual stream */
+    void *wide;     /* [R, max(3W + H, 4W)] mid: q, k, v and gate; then the feed-forward. Before it
+                       is needed: `normed` */
+    void *x;        /* [R, W], or 4W without matmul_gelu; act: what the next matmul reads */
 
     _Atomic uint64_t steps;
 };
+
+/* Numbers of a row of q, k, v and gate. */
+static int qkvg_width(const struct ltx *x, enum ltx_modality modality)
+{
+    const struct ltx_config *all = &x->weights->config;
+    const struct ltx_connector_config *c = &all->connectors[modality];
+
+    return 3 * c->W + (all->gated ? c->H : 0);
+}
 
 /* Device memory for n things of `size` bytes; NULL, and *rc set, when this or an earlier one
  * failed. */
@@ -53,8 +71,10 @@ static int take_memory(struct ltx *x, struct error *err)
 {
     const struct ltx_weights *w = x->weights;
     size_t T = (size_t)x->max_batch_tokens, rows = (size_t)x->max_prompts * LTX_ROWS;
-    size_t W = 0, wide = 0, act = dtype_info(x->act)->bytes;
+    size_t W = 0, wide, normed, qkvg = 0, act = dtype_info(x->act)->bytes;
     size_t mid = w->ops->mid_is_act ? act : sizeof(float);
+    size_t sums = (size_t)w->projection.width * sizeof(float);
+    bool v1 = w->config.extractor == LTX_EXTRACTOR_V1;
     int rc = OK;
 
     if ((x->host_begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
@@ -62,22 +82,29 @@ static int take_memory(struct ltx *x, struct error *err)
         (x->host_first[LTX_AUDIO] = calloc(2 * T, sizeof(int32_t))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %zu tokens", T);
     x->begin = take(x, T + 1, sizeof(int32_t), &rc, err);
-    x->normed = take(x, T * w->D, act, &rc, err);
-    if (w->config.extractor == LTX_EXTRACTOR_V1)
+    if (v1)
         x->scratch = take(x, T * 3, sizeof(float), &rc, err);
     for (int m = 0; m < LTX_N_MODALITIES; m++) {
         const struct ltx_connector_config *c = &w->config.connectors[m];
-        size_t needed = (size_t)(c->H > c->W ? 3 * c->W + c->H : 4 * c->W);
-        if (w->projections[m].width > 0)
-            x->features[m] = take(x, T * w->projections[m].width, sizeof(float), &rc, err);
+        size_t row = (size_t)qkvg_width(x, (enum ltx_modality)m);
+        if (c->W > 0 && (m == LTX_VIDEO || !v1))
+            x->features[m] = take(x, T * c->W, sizeof(float), &rc, err);
+        if (c->L > 0) {
+            x->register_qkvg[m] = take(x, row * c->R, mid, &rc, err);
+            qkvg = qkvg > row ? qkvg : row;
+        }
         W = W > (size_t)c->W ? W : (size_t)c->W;
-        wide = wide > needed ? wide : needed;
     }
-    x->first = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
-    x->count = take(x, (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
+    wide = rows * (qkvg > 4 * W ? qkvg : 4 * W) * mid;
+    normed = (size_t)w->projection.together * w->D;
+    normed = T * (normed > W ? normed : W) * act;
+    x->token_qkvg = take(x, T, qkvg * mid > sums ? qkvg * mid : sums, &rc, err);
+    x->sums = v1 ? x->features[LTX_VIDEO] : x->token_qkvg;
+    x->first = take(x, 2 * (size_t)x->max_prompts, sizeof(int32_t), &rc, err);
     x->h = take(x, rows * W, sizeof(float), &rc, err);
-    x->wide = take(x, rows * wide, mid, &rc, err);
-    x->x = take(x, rows * 4 * W, act, &rc, err);
+    x->wide = take(x, 1, wide > normed ? wide : normed, &rc, err);
+    x->normed = x->wide;
+    x->x = take(x, rows * (w->ops->matmul_gelu != NULL ? W : 4 * W), act, &rc, err);
     return rc;
 }
 
@@ -111,14 +138,15 @@ void ltx_free(struct ltx *x)
 {
     if (x == NULL)
         return;
-    void *taken[] = {x->begin, x->scratch, x->normed, x->features[LTX_VIDEO],
-                     x->first, x->count,   x->h,      x->features[LTX_AUDIO],
-                     x->wide,  x->x};
+    void *taken[] = {x->begin, x->scratch, x->token_qkvg, x->first, x->h, x->wide, x->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         x->weights->ops->release(x->weights->device, taken[i]);
-    free(x->host_begin);
-    for (int m = 0; m < LTX_N_MODALITIES; m++)
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        x->weights->ops->release(x->weights->device, x->features[m]);
+        x->weights->ops->release(x->weights->device, x->register_qkvg[m]);
         free(x->host_first[m]);
+    }
+    free(x->host_begin);
     free(x);
 }
 
@@ -136,38 +164,53 @@ int ltx_begin(struct ltx *x, const int32_t *begin, int B, const bool *wanted, st
     x->n_added = 0;
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         x->wanted[m] = wanted[m];
-    if (w->config.extractor == LTX_EXTRACTOR_V1) { /* one projection for both */
-        x->wanted[LTX_VIDEO] = wanted[LTX_VIDEO] || wanted[LTX_AUDIO];
-        x->wanted[LTX_AUDIO] = false;
-    }
     for (int b = 0; b <= B; b++)
         x->host_begin[b] = begin[b];
     return w->ops->upload(w->device, x->begin, x->host_begin, ((size_t)B + 1) * sizeof(int32_t),
                           err);
 }
 
+/* The sums of all states are there: features of the modalities that are wanted. V1's are the sums.
+ */
+static int scale_sums(struct ltx *x, struct error *err)
+{
+    const struct ltx_weights *w = x->weights;
+    const struct ltx_projection *p = &w->projection;
+    int first = 0, rc;
+
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        int W = w->config.connectors[m].W;
+        if (x->wanted[m] &&
+            (rc = w->ops->scale_columns(w->device, x->features[m], x->sums + first, p->width,
+                                        p->scale[m], p->bias[m], x->T, W, err)) != OK)
+            return rc;
+        first += W;
+    }
+    return OK;
+}
+
 int ltx_add_state(struct ltx *x, const float *h, struct error *err)
 {
     const struct ltx_weights *w = x->weights;
+    const struct ltx_projection *p = &w->projection;
     const struct ops *ops = w->ops;
     struct device *d = w->device;
-    int s = x->n_added++, rc;
+    bool v1 = w->config.extractor == LTX_EXTRACTOR_V1;
+    int s = x->n_added++, place, n, rc;
 
-    for (int m = 0; m < LTX_N_MODALITIES; m++) {
-        const struct ltx_projection *p = &w->projections[m];
-        if (!x->wanted[m])
-            continue;
-        rc = w->config.extractor == LTX_EXTRACTOR_V1
-                 ? ops->range_norm(d, x->normed, h, x->begin, x->scratch, x->B, x->T, w->D, err)
-                 : ops->rmsnorm(d, x->normed, x->act, h, p->scale, x->T, w->D, EPS, err);
-        if (rc != OK)
-            return rc;
-        /* the first state brings the bias, and what was there before is gone */
-        if ((rc = ops->linear(d, x->features[m], x->normed, p->states[s], s == 0 ? p->bias : NULL,
-                              s > 0, x->T, err)) != OK)
-            return rc;
-    }
-    return OK;
+    /* states of one product lie side by side, D columns each */
+    place = s % p->together;
+    n = w->S - (s - place) < p->together ? w->S - (s - place) : p->together;
+    rc = v1 ? ops->range_norm(d, x->normed, h, x->begin, x->scratch, x->B, x->T, w->D, err)
+            : ops->rmsnorm(d, (char *)x->normed + (size_t)place * w->D * dtype_info(x->act)->bytes,
+                           x->act, n * w->D, h, p->ones, x->T, w->D, EPS, err);
+    if (rc != OK || place + 1 < n)
+        return rc;
+    /* what was there before the first of them is gone */
+    if ((rc = ops->linear(d, x->sums, x->normed, p->states[s / p->together], NULL, s >= p->together,
+                          x->T, err)) != OK)
+        return rc;
+    return s + 1 == w->S && !v1 ? scale_sums(x, err) : OK;
 }
 
 const float *ltx_features(const struct ltx *x, enum ltx_modality modality)
@@ -198,21 +241,52 @@ static int feed_forward_in(struct ltx *x, const struct ltx_block *b, int R, int 
     return ops->gelu(d, x->x, x->wide, R, F, err);
 }
 
-static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
-                         const struct ltx_block *b, const struct ltx_connector_config *config,
+/* norm, then q, k, v and gate of the connector's first block, of any rows. `normed` has room for
+ * them. */
+static int first_qkvg(struct ltx *x, enum ltx_modality modality, void *qkvg, void *normed,
+                      const float *rows, int n, struct error *err)
+{
+    const struct ltx_weights *w = x->weights;
+    const struct ltx_connector_weights *c = &w->connectors[modality];
+    const struct ltx_linear *first = &c->blocks[0].qkvg;
+    int W = w->config.connectors[modality].W, rc;
+
+    if ((rc = w->ops->rmsnorm(w->device, normed, x->act, W, rows, c->ones, n, W, EPS, err)) != OK)
+        return rc;
+    return w->ops->matmul(w->device, qkvg, normed, first->w, first->bias, n, err);
+}
+
+/* What the first block makes of the pack's tokens, and of registers if that is not there yet. No
+ * part of a run: how many tokens there are would decide it. */
+static int fill_qkvg(struct ltx *x, enum ltx_modality modality, struct error *err)
+{
+    const float *registers = x->weights->connectors[modality].registers;
+    int R = x->weights->config.connectors[modality].R, rc;
+
+    if (x->register_qkvg[modality] == NULL)
+        return OK;
+    if (!x->has_register_qkvg[modality] &&
+        (rc = first_qkvg(x, modality, x->register_qkvg[modality], x->x, registers, R, err)) != OK)
+        return rc;
+    x->has_register_qkvg[modality] = true;
+    return first_qkvg(x, modality, x->token_qkvg, x->normed, ltx_features(x, modality), x->T, err);
+}
+
+/* From a block's q, k, v and gate in `wide` to the sum that the next one reads. */
+static int forward_block(struct ltx *x, enum ltx_modality modality, const struct ltx_block *b,
                          int R, struct error *err)
 {
     const struct ltx_config *all = &x->weights->config;
+    const struct ltx_connector_config *config = &all->connectors[modality];
+    const struct ltx_connector_weights *c = &x->weights->connectors[modality];
     const struct ops *ops = x->weights->ops;
     struct device *d = x->weights->device;
-    int W = config->W, H = config->H, E = config->E, stride = 3 * W + (all->gated ? H : 0), rc;
+    int W = config->W, H = config->H, E = config->E, stride = qkvg_width(x, modality), rc;
     float scale = (float)(1.0 / sqrt(E));
     void *inner;
 
-    /* attention: h += out(gate * attention(norm(h))) */
-    if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
-        (rc = ops->matmul(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, R, err)) != OK ||
-        (rc = ops->wide_qk_norm_rope(d, x->wide, b->q_norm, b->k_norm, c->cos, c->sin, R, LTX_ROWS,
+    /* attention: h += out(gate * attention(q, k, v)) */
+    if ((rc = ops->wide_qk_norm_rope(d, x->wide, b->q_norm, b->k_norm, c->cos, c->sin, R, LTX_ROWS,
                                      H, E, stride, all->rope == LTX_ROPE_INTERLEAVED, EPS, err)) !=
             OK ||
         (rc = ops->full_attention(d, x->x, x->wide, R, LTX_ROWS, H, E, scale, all->gated, err)) !=
@@ -220,7 +294,7 @@ static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
         (rc = ops->linear(d, x->h, x->x, b->out.w, b->out.bias, true, R, err)) != OK)
         return rc;
     /* feed-forward: h += out(gelu(in(norm(h)))) */
-    if ((rc = ops->rmsnorm(d, x->x, x->act, x->h, c->ones, R, W, EPS, err)) != OK ||
+    if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, c->ones, R, W, EPS, err)) != OK ||
         (rc = feed_forward_in(x, b, R, 4 * W, &inner, err)) != OK ||
         (rc = ops->linear(d, x->h, inner, b->ff_out.w, b->ff_out.bias, true, R, err)) != OK)
         return rc;
@@ -228,21 +302,33 @@ static int forward_block(struct ltx *x, const struct ltx_connector_weights *c,
     return OK;
 }
 
-/* From the features of n prompts to their embeddings in h, once first and count are there. */
+/* From the features of n prompts to their embeddings in h, once first is there. */
 static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, struct error *err)
 {
     const struct ltx_weights *w = x->weights;
     const struct ltx_connector_config *config = &w->config.connectors[modality];
     const struct ltx_connector_weights *c = &w->connectors[modality];
-    int R = n * LTX_ROWS, rc;
+    const struct ops *ops = w->ops;
+    struct device *d = w->device;
+    enum dtype mid = ops->mid_is_act ? x->act : DTYPE_F32;
+    const int32_t *count = x->first + n;
+    int R = n * LTX_ROWS, W = config->W, rc;
 
-    if ((rc = w->ops->fill_rows(w->device, x->h, ltx_features(x, modality), c->registers, x->first,
-                                x->count, n, LTX_ROWS, config->R, config->W, err)) != OK)
+    if ((rc = ops->fill_rows(d, x->h, ltx_features(x, modality), c->registers, DTYPE_F32, x->first,
+                             count, n, LTX_ROWS, config->R, W, err)) != OK)
         return rc;
-    for (int i = 0; i < config->L; i++)
-        if ((rc = forward_block(x, c, &c->blocks[i], config, R, err)) != OK)
+    for (int i = 0; i < config->L; i++) {
+        const struct ltx_block *b = &c->blocks[i];
+        if (i == 0)
+            rc =
+                ops->fill_rows(d, x->wide, x->token_qkvg, x->register_qkvg[modality], mid, x->first,
+                               count, n, LTX_ROWS, config->R, qkvg_width(x, modality), err);
+        else if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, c->ones, R, W, EPS, err)) == OK)
+            rc = ops->matmul(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, R, err);
+        if (rc != OK || (rc = forward_block(x, modality, b, R, err)) != OK)
             return rc;
-    return w->ops->rmsnorm(w->device, x->h, DTYPE_F32, x->h, c->ones, R, config->W, EPS, err);
+    }
+    return ops->rmsnorm(d, x->h, DTYPE_F32, W, x->h, c->ones, R, W, EPS, err);
 }
 
 /* Up to max_prompts prompts, before which `done` have gone through; their embeddings are left in h.
@@ -252,7 +338,7 @@ static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts
 {
     const struct ltx_weights *w = x->weights;
     int32_t *host_first = x->host_first[modality] + 2 * (size_t)done, *host_count = host_first + n;
-    size_t bytes = (size_t)n * sizeof(int32_t);
+    size_t bytes = 2 * (size_t)n * sizeof(int32_t);
     bool is_run = w->ops->record != NULL, known = false;
     uint64_t key = (uint64_t)n << 1 | modality; /* a decoder's are hashes */
     int rc;
@@ -262,7 +348,6 @@ static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts
         host_count[i] = x->host_begin[prompts[i] + 1] - x->host_begin[prompts[i]];
     }
     if ((rc = w->ops->upload(w->device, x->first, host_first, bytes, err)) != OK ||
-        (rc = w->ops->upload(w->device, x->count, host_count, bytes, err)) != OK ||
         (is_run && (rc = w->ops->record(w->device, key, &known, err)) != OK))
         return rc;
     if (known)
@@ -279,6 +364,8 @@ int ltx_embed(struct ltx *x, enum ltx_modality modality, const int *prompts, int
     size_t block = (size_t)LTX_ROWS * x->weights->config.connectors[modality].W;
     int rc;
 
+    if (n > 0 && (rc = fill_qkvg(x, modality, err)) != OK)
+        return rc;
     for (int done = 0; done < n; done += x->max_prompts) {
         int now = n - done < x->max_prompts ? n - done : x->max_prompts;
         if ((rc = forward(x, modality, prompts + done, done, now, err)) != OK)

@@ -3,7 +3,9 @@
  * One walk over all tensors serves both callers: it either lists them or loads them. */
 #include "engine/ltx/ltx_weights.h"
 
+#include <limits.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +15,14 @@
 #include "kernels/random_matrix.h"
 #include "kernels/random_number.h"
 
-enum { NAME_CAP = 160, MAX_PARTS = 4, REPACK_BYTES = 256 << 20 };
+enum {
+    NAME_CAP = 160,
+    MAX_PARTS = 4,
+    TOGETHER = 4, /* V2's states in one product */
+    REPACK_BYTES = 384 << 20,
+    REPACK_NUMBERS = 1 << 14, /* of a state, in one task */
+    SLICE_BYTES = 1 << 20     /* of a tensor, likewise */
+};
 
 struct loader {
     const struct ltx_checkpoint *checkpoint; /* NULL: the weights are random numbers */
@@ -43,6 +52,37 @@ static int list_tensor(struct loader *l, const struct tensor *t, struct error *e
     return OK;
 }
 
+/* ---- work on the host's side that all of the device's threads share ---- */
+
+struct finite_args {
+    const struct tensor *t;
+    _Atomic bool bad;
+};
+
+static void check_slice(void *arg, int index, int thread)
+{
+    struct finite_args *a = arg;
+    struct tensor slice = *a->t;
+    size_t at = (size_t)index * SLICE_BYTES;
+
+    (void)thread;
+    slice.data = (const char *)a->t->data + at;
+    slice.bytes = a->t->bytes - at < SLICE_BYTES ? a->t->bytes - at : SLICE_BYTES;
+    if (!tensor_is_finite(&slice))
+        atomic_store(&a->bad, true);
+}
+
+static bool is_finite(const struct loader *l, const struct tensor *t)
+{
+    size_t n = t->bytes / SLICE_BYTES + 1; /* a last slice may have no bytes */
+    struct finite_args args = {.t = t};
+
+    if (n > INT_MAX)
+        return tensor_is_finite(t);
+    l->w->ops->host_run(l->w->device, check_slice, &args, (int)n);
+    return !atomic_load(&args.bad);
+}
+
 /* The tensor `prefix` + `name`, listed or found to be finite. */
 static int take_tensor(struct loader *l, struct tensor *t, const char *prefix, const char *name,
                        int n_dims, const size_t *shape, struct error *err)
@@ -55,7 +95,7 @@ static int take_tensor(struct loader *l, struct tensor *t, const char *prefix, c
         return rc;
     if (l->listing)
         return list_tensor(l, t, err);
-    if (!tensor_is_finite(t))
+    if (!is_finite(l, t))
         return error_set(err, ERR_FORMAT, "%s: %s: holds a NaN or an infinity", t->file, t->name);
     return OK;
 }
@@ -225,8 +265,9 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
         return rc;
     if (l->checkpoint != NULL && !l->listing) {
         struct ltx_weights *w = l->w;
-        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, err)) != OK)
-            return rc;
+        struct error why = {0};
+        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, &why)) != OK)
+            return error_set(err, why.code, "ltx: %s%s: %s", prefix, weights[0], why.text);
         w->bytes += w->ops->matrix_bytes(out->w);
         advance(l, bytes);
     }
@@ -237,47 +278,84 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
 
 /* ---- the projection ---- */
 
-/* States s .. s + n - 1 of a [rows, D * S] tensor, to n matrices [rows, D] end to end at `to`. */
-static void repack(char *to, const struct tensor *t, int rows, int S, int D, int s, int n)
+static int n_products(const struct ltx_weights *w)
 {
-    size_t size = dtype_info(t->type)->bytes, matrix = (size_t)rows * D * size;
+    return (w->S + w->projection.together - 1) / w->projection.together;
+}
 
-    for (size_t i = 0; i < (size_t)rows * D; i++) {
-        const char *from = (const char *)t->data + (i * S + s) * size;
-        if (size == 2)
-            for (int k = 0; k < n; k++)
-                memcpy(to + k * matrix + i * 2, from + (size_t)k * 2, 2);
-        else
-            for (int k = 0; k < n; k++)
-                memcpy(to + k * matrix + i * 4, from + (size_t)k * 4, 4);
+/* States s .. s + n - 1 of a [rows, D * S] tensor, to matrices [rows, m * D] of m states each end
+ * to end at `to`; m is `together`, or what is left of n. */
+struct repack {
+    char *to;
+    const struct tensor *t;
+    size_t numbers; /* of a state: rows * D */
+    int D, S, s, n, together;
+};
+
+static void repack_slice(void *arg, int index, int thread)
+{
+    const struct repack *r = arg;
+    size_t size = dtype_info(r->t->type)->bytes, D = (size_t)r->D;
+    size_t begin = (size_t)index * REPACK_NUMBERS, end = begin + REPACK_NUMBERS;
+
+    (void)thread;
+    for (size_t i = begin; i < (end < r->numbers ? end : r->numbers); i++) {
+        const char *from = (const char *)r->t->data + (i * (size_t)r->S + (size_t)r->s) * size;
+        for (int k = 0; k < r->n; k += r->together) {
+            size_t m = (size_t)(r->n - k < r->together ? r->n - k : r->together);
+            char *to = r->to + ((size_t)k * r->numbers + i / D * m * D + i % D) * size;
+            if (size == 2)
+                for (size_t j = 0; j < m; j++)
+                    memcpy(to + j * D * 2, from + ((size_t)k + j) * 2, 2);
+            else
+                for (size_t j = 0; j < m; j++)
+                    memcpy(to + j * D * 4, from + ((size_t)k + j) * 4, 4);
+        }
     }
 }
 
-/* Several states at a time, as each walk touches the whole tensor, but not all at once: a real one
- * has 1.5 GB. */
-static int load_states(struct loader *l, struct ltx_projection *p, const struct tensor *t,
-                       struct error *err)
+/* The states of tensors whose rows are stacked. Several products at a time, as each walk touches
+ * the whole tensor, but not all at once: real ones have 2.3 GB. */
+static int load_states(struct loader *l, struct ltx_projection *p, const struct tensor *tensors,
+                       int n_tensors, struct error *err)
 {
     struct ltx_weights *w = l->w;
+    struct matrix_part parts[LTX_N_MODALITIES];
+    size_t bytes[LTX_N_MODALITIES], state = 0; /* of one state */
     int S = w->S, D = w->D, group, rc = OK;
-    size_t matrix = (size_t)p->width * D * dtype_info(t->type)->bytes;
     char *packed;
 
-    group = (int)(REPACK_BYTES / matrix) < S ? (int)(REPACK_BYTES / matrix) : S;
-    if (group < 1)
-        group = 1;
-    if ((p->states = calloc((size_t)S, sizeof(*p->states))) == NULL ||
-        (packed = malloc((size_t)group * matrix)) == NULL)
-        return error_set(err, ERR_MEM, "ltx: no memory to repack %s", t->name);
+    for (int i = 0; i < n_tensors; i++) {
+        bytes[i] = tensors[i].bytes / (size_t)S;
+        state += bytes[i];
+    }
+    group = (int)(REPACK_BYTES / state) < S ? (int)(REPACK_BYTES / state) : S;
+    group = group < p->together ? p->together : group / p->together * p->together;
+    if ((packed = malloc((size_t)group * state)) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory to repack %s", tensors[0].name);
     for (int s = 0; s < S; s += group) {
         int n = S - s < group ? S - s : group;
-        repack(packed, t, p->width, S, D, s, n);
-        for (int k = 0; k < n; k++) {
-            struct matrix_part part = {packed + (size_t)k * matrix, t->type, p->width};
-            if ((rc = w->ops->matrix_load(w->device, &p->states[s + k], &part, 1, D, err)) != OK)
+        char *to = packed;
+        for (int i = 0; i < n_tensors; i++) {
+            const struct tensor *t = &tensors[i];
+            struct repack r = {to, t, t->shape[0] * (size_t)D, D, S, s, n, p->together};
+            w->ops->host_run(w->device, repack_slice, &r,
+                             (int)((r.numbers + REPACK_NUMBERS - 1) / REPACK_NUMBERS));
+            parts[i] = (struct matrix_part){to, t->type, (int)t->shape[0]};
+            to += (size_t)n * bytes[i];
+        }
+        for (int k = 0; k < n; k += p->together) {
+            int m = n - k < p->together ? n - k : p->together;
+            struct matrix **out = &p->states[(s + k) / p->together];
+            struct error why = {0};
+            if ((rc = w->ops->matrix_load(w->device, out, parts, n_tensors, m * D, &why)) != OK) {
+                error_set(err, why.code, "%s: %s: %s", tensors[0].file, tensors[0].name, why.text);
                 goto out;
-            w->bytes += w->ops->matrix_bytes(p->states[s + k]);
-            advance(l, matrix);
+            }
+            w->bytes += w->ops->matrix_bytes(*out);
+            advance(l, (size_t)m * state);
+            for (int i = 0; i < n_tensors; i++)
+                parts[i].data = (const char *)parts[i].data + (size_t)m * bytes[i];
         }
     }
 out:
@@ -287,12 +365,12 @@ out:
 
 static int random_states(struct loader *l, struct ltx_projection *p, struct error *err)
 {
-    int rc = OK;
+    int S = l->w->S, rc = OK;
 
-    if ((p->states = calloc((size_t)l->w->S, sizeof(*p->states))) == NULL)
-        return error_set(err, ERR_MEM, "ltx: no memory for %d states", l->w->S);
-    for (int s = 0; s < l->w->S && rc == OK; s++)
-        rc = random_matrix(l, &p->states[s], p->width, l->w->D, err);
+    for (int s = 0; s < S && rc == OK; s += p->together) {
+        int n = S - s < p->together ? S - s : p->together;
+        rc = random_matrix(l, &p->states[s / p->together], p->width, n * l->w->D, err);
+    }
     return rc;
 }
 
@@ -313,33 +391,46 @@ static int check_columns(const struct loader *l, const char *prefix, const char 
                      t.file, t.name, t.shape[1], w->S, w->D, columns);
 }
 
-static int load_projection(struct loader *l, enum ltx_modality modality, struct error *err)
+static int load_projection(struct loader *l, struct error *err)
 {
     static const char prefix[] = "text_embedding_projection.";
     struct ltx_weights *w = l->w;
-    struct ltx_projection *p = &w->projections[modality];
+    struct ltx_projection *p = &w->projection;
     bool v2 = w->config.extractor == LTX_EXTRACTOR_V2;
-    size_t shape[2] = {(size_t)w->config.connectors[modality].W, (size_t)w->S * w->D};
-    char weight[64], bias[64];
-    struct tensor t;
-    int rc;
+    int n_tensors = v2 && w->config.has_audio ? LTX_N_MODALITIES : 1, rc = OK;
+    struct tensor tensors[LTX_N_MODALITIES];
 
-    snprintf(weight, sizeof(weight), "%s%saggregate_embed.weight",
-             v2 ? ltx_modality_name(modality) : "", v2 ? "_" : "");
-    snprintf(bias, sizeof(bias), "%s_aggregate_embed.bias", ltx_modality_name(modality));
-    p->width = w->config.connectors[modality].W;
+    p->width = 0;
+    for (int m = 0; m < n_tensors; m++) {
+        size_t shape[2] = {(size_t)w->config.connectors[m].W, (size_t)w->S * w->D};
+        char weight[64];
+        snprintf(weight, sizeof(weight), "%s%saggregate_embed.weight",
+                 v2 ? ltx_modality_name((enum ltx_modality)m) : "", v2 ? "_" : "");
+        if (l->checkpoint != NULL &&
+            ((rc = check_columns(l, prefix, weight, shape[1], err)) != OK ||
+             (rc = take_tensor(l, &tensors[m], prefix, weight, 2, shape, err)) != OK))
+            return rc;
+        p->width += w->config.connectors[m].W;
+    }
+    p->together = v2 ? TOGETHER : 1;
+    if (!l->listing && (p->states = calloc((size_t)n_products(w), sizeof(*p->states))) == NULL)
+        return error_set(err, ERR_MEM, "ltx: no memory for %d states", w->S);
     if (l->checkpoint == NULL)
         rc = random_states(l, p, err);
-    else if ((rc = check_columns(l, prefix, weight, shape[1], err)) == OK &&
-             (rc = take_tensor(l, &t, prefix, weight, 2, shape, err)) == OK && !l->listing)
-        rc = load_states(l, p, &t, err);
-    if (rc != OK)
+    else if (!l->listing)
+        rc = load_states(l, p, tensors, n_tensors, err);
+    if (rc != OK || !v2)
         return rc;
-    if (!v2)
-        return OK;
-    if ((rc = load_vector(l, &p->bias, prefix, bias, p->width, err)) != OK)
-        return rc;
-    return put_constant(l, &p->scale, (float)sqrt((double)p->width / w->D), w->D, err);
+    for (int m = 0; m < n_tensors; m++) {
+        int W = w->config.connectors[m].W;
+        char bias[64];
+        snprintf(bias, sizeof(bias), "%s_aggregate_embed.bias",
+                 ltx_modality_name((enum ltx_modality)m));
+        p->scale[m] = (float)sqrt((double)W / w->D);
+        if ((rc = load_vector(l, &p->bias[m], prefix, bias, W, err)) != OK)
+            return rc;
+    }
+    return put_constant(l, &p->ones, 1.0f, w->D, err);
 }
 
 /* ---- the connectors ---- */
@@ -426,13 +517,11 @@ static int load_all(struct loader *l, struct error *err)
     int n_modalities = c->has_audio ? LTX_N_MODALITIES : 1, rc;
     bool only_connectors = l->listing && !ltx_checkpoint_has_projection(l->checkpoint);
 
-    for (int m = 0; m < n_modalities; m++) {
-        if (!only_connectors && (m == LTX_VIDEO || c->extractor == LTX_EXTRACTOR_V2) &&
-            (rc = load_projection(l, (enum ltx_modality)m, err)) != OK)
-            return rc;
+    if (!only_connectors && (rc = load_projection(l, err)) != OK)
+        return rc;
+    for (int m = 0; m < n_modalities; m++)
         if ((rc = load_connector(l, (enum ltx_modality)m, err)) != OK)
             return rc;
-    }
     /* one projection for both: it must be as wide as both */
     if (c->has_audio && c->extractor == LTX_EXTRACTOR_V1 &&
         c->connectors[LTX_AUDIO].W != c->connectors[LTX_VIDEO].W)
@@ -537,13 +626,12 @@ void ltx_weights_free(struct ltx_weights *w)
 {
     if (w == NULL)
         return;
+    for (int i = 0; w->projection.states != NULL && i < n_products(w); i++)
+        w->ops->matrix_free(w->device, w->projection.states[i]);
+    free(w->projection.states);
+    w->ops->release(w->device, w->projection.ones);
     for (int m = 0; m < LTX_N_MODALITIES; m++) {
-        struct ltx_projection *p = &w->projections[m];
-        for (int s = 0; p->states != NULL && s < w->S; s++)
-            w->ops->matrix_free(w->device, p->states[s]);
-        free(p->states);
-        w->ops->release(w->device, p->bias);
-        w->ops->release(w->device, p->scale);
+        w->ops->release(w->device, w->projection.bias[m]);
         connector_free(w, &w->connectors[m], w->config.connectors[m].L);
     }
     free(w);

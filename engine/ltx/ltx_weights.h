@@ -28,11 +28,15 @@ struct ltx_connector_weights {
     float *cos, *sin;         /* device, [LTX_ROWS, W/2] */
 };
 
+/* Both modalities' in one: their products read the same rows. What is V2's alone comes after all
+ * states: features are the sums times `scale`, plus `bias`. */
 struct ltx_projection {
-    int width;              /* of the features; 0: there is none */
-    struct matrix **states; /* [S], each [width, D] */
-    float *bias;            /* device, [width]; NULL in V1 */
-    float *scale;           /* device, [D], all sqrt(width / D); NULL in V1 */
+    int width;                     /* of the sums: video's, then, in V2, audio's */
+    int together;                  /* states that one product takes; the last may have fewer */
+    struct matrix **states;        /* [S / together, rounded up], each [width, n * D] of n states */
+    float *ones;                   /* V2: device, [D]: the weight of a norm that has none */
+    float *bias[LTX_N_MODALITIES]; /* V2: device, [W] */
+    float scale[LTX_N_MODALITIES]; /* V2: sqrt(W / D) */
 };
 
 struct ltx_weights {
@@ -40,7 +44,7 @@ struct ltx_weights {
     struct device *device;
     struct ltx_config config;
     int S, D;
-    struct ltx_projection projections[LTX_N_MODALITIES]; /* V1: the first serves both */
+    struct ltx_projection projection; /* V1: its sums are the features of both */
     struct ltx_connector_weights connectors[LTX_N_MODALITIES];
     size_t bytes; /* resident */
 };

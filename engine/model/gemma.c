@@ -190,7 +190,7 @@ static int add_branch(struct gemma *g, const float *w, float scale, const float 
     if ((rc = ops->add_rmsnorm(d, g->h, g->branch, w, scale, T, D, eps, err)) != OK ||
         next_w == NULL)
         return rc;
-    return ops->rmsnorm(d, g->x, g->act, g->h, next_w, T, D, eps, err);
+    return ops->rmsnorm(d, g->x, g->act, D, g->h, next_w, T, D, eps, err);
 }
 
 /* gelu(gate(x)) * up(x); *out is where it lies, act. In one step it cannot take the place of x,
@@ -252,8 +252,8 @@ static int forward_states(struct gemma *g, int B, int T, int last, const bool *w
 
     if ((rc = ops->embed(d, g->h, w->embed, g->ids, T, embedding_scale(g), err)) != OK ||
         (wanted[0] && (rc = emit(emit_arg, 0, g->h, err)) != OK) ||
-        (last > 0 &&
-         (rc = ops->rmsnorm(d, g->x, g->act, g->h, w->layers[0].input_norm, T, D, eps, err)) != OK))
+        (last > 0 && (rc = ops->rmsnorm(d, g->x, g->act, D, g->h, w->layers[0].input_norm, T, D,
+                                        eps, err)) != OK))
         return rc;
     for (int i = 0; i < last; i++) {
         const float *next_norm = i + 1 < last ? w->layers[i + 1].input_norm : NULL;
@@ -263,7 +263,8 @@ static int forward_states(struct gemma *g, int B, int T, int last, const bool *w
         atomic_fetch_add_explicit(&g->steps, 1, memory_order_relaxed);
         if (i + 1 == g->config.L) { /* the last state is normed, and only that: nothing reads h */
             state = g->branch;
-            if ((rc = ops->rmsnorm(d, state, DTYPE_F32, g->h, w->final_norm, T, D, eps, err)) != OK)
+            if ((rc = ops->rmsnorm(d, state, DTYPE_F32, D, g->h, w->final_norm, T, D, eps, err)) !=
+                OK)
                 return rc;
         }
         if (wanted[i + 1] && (rc = emit(emit_arg, i + 1, state, err)) != OK)

@@ -96,7 +96,9 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
                        const char *const *names, const int *rows, int K, struct error *err)
 {
     struct matrix_part parts[3];
+    struct tensor first = {0}; /* which messages name */
     struct weights *w = l->w;
+    struct error why = {0};
     uint64_t bytes = 0;
     int rc;
 
@@ -109,6 +111,8 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         snprintf(name, sizeof(name), "%s.%s.weight", layer, names[i]);
         if ((rc = model_file_tensor(l->file, &tensor, name, 2, shape, err)) != OK)
             return rc;
+        if (i == 0)
+            first = tensor;
         if (i == 0 || tensor.data != parts[i - 1].data) /* what is there twice is read once */
             bytes += tensor.bytes;
         parts[i] = (struct matrix_part){tensor.data, tensor.type, rows[i]};
@@ -117,8 +121,8 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         l->bytes_total += bytes;
         return OK;
     }
-    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, err)) != OK)
-        return rc;
+    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, &why)) != OK)
+        return error_set(err, why.code, "%s: %s: %s", first.file, first.name, why.text);
     w->bytes += w->ops->matrix_bytes(*out);
     advance(l, bytes);
     return OK;
@@ -188,12 +192,26 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
     return OK;
 }
 
-static int find_embedding(const struct model_file *file, struct tensor *out, struct error *err)
+int weights_embedding(struct tensor *out, const struct model_file *file, struct error *err)
 {
     const struct gemma_config *c = model_file_config(file);
     size_t shape[2] = {(size_t)c->V, (size_t)c->D};
 
     return model_file_tensor(file, out, "embed_tokens.weight", 2, shape, err);
+}
+
+/* `bytes` of the file are read for it. */
+static int load_table(struct loader *l, const void *data, enum dtype type, uint64_t bytes,
+                      const struct gemma_config *c, struct error *err)
+{
+    struct weights *w = l->w;
+    struct error why = {0};
+
+    if (w->ops->table_load(w->device, &w->embed, data, type, c->V, c->D, &why) != OK)
+        return error_set(err, why.code, "the embedding table: %s", why.text);
+    w->bytes += w->ops->table_bytes(w->embed);
+    advance(l, bytes);
+    return OK;
 }
 
 static int load_all(struct loader *l, const struct gemma_config *c, struct error *err)
@@ -218,7 +236,7 @@ int weights_check(const struct model_file *file, uint64_t *bytes, struct error *
 
     if (nothing.layers == NULL)
         return error_set(err, ERR_MEM, "weights: no memory for %d layers", c->L);
-    if ((rc = find_embedding(file, &embed, err)) == OK)
+    if ((rc = weights_embedding(&embed, file, err)) == OK)
         rc = load_all(&l, c, err);
     *bytes = l.bytes_total;
     free(nothing.layers);
@@ -254,10 +272,12 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     *out = NULL;
     /* a file that lacks its last tensor is refused before any work */
     if ((rc = weights_check(file, &l.bytes_total, err)) != OK ||
-        (rc = find_embedding(file, &embed, err)) != OK ||
+        (rc = weights_embedding(&embed, file, err)) != OK ||
         (rc = weights_create(&l.w, c, ops, device, err)) != OK)
         return rc;
-    if ((rc = ops->table_load(device, &l.w->embed, embed.data, embed.type, c->V, c->D, err)) !=
+    if (!ops->is_host) /* there it stays in the file */
+        l.bytes_total += embed.bytes;
+    if ((rc = load_table(&l, embed.data, embed.type, ops->is_host ? 0 : embed.bytes, c, err)) !=
             OK ||
         (rc = load_all(&l, c, err)) != OK)
         goto out;
@@ -265,6 +285,22 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
     l.w = NULL;
 out:
     weights_free(l.w);
+    return rc;
+}
+
+int weights_outline(struct weights **out, const struct gemma_config *c, const struct ops *ops,
+                    struct device *device, struct error *err)
+{
+    struct loader l = {0};
+    int rc;
+
+    if ((rc = weights_create(out, c, ops, device, err)) != OK)
+        return rc;
+    l.w = *out;
+    if ((rc = load_all(&l, c, err)) == OK)
+        return OK;
+    weights_free(*out);
+    *out = NULL;
     return rc;
 }
 
@@ -286,8 +322,7 @@ int weights_random(struct weights **out, const struct gemma_config *c, const str
     }
     for (size_t i = 0; i < n; i++)
         w->own_table[i] = bf16_from_float(random_number(0, i) / sqrtf((float)c->D));
-    if ((rc = ops->table_load(device, &w->embed, w->own_table, DTYPE_BF16, c->V, c->D, err)) !=
-            OK ||
+    if ((rc = load_table(&l, w->own_table, DTYPE_BF16, 0, c, err)) != OK ||
         (rc = load_all(&l, c, err)) != OK)
         goto out;
     *out = w;

@@ -28,7 +28,7 @@ struct weights {
     bf16 *own_table;              /* where the weights are random */
     struct layer_weights *layers; /* [n_layers] */
     float *final_norm;            /* [D] */
-    size_t bytes;                 /* resident, without the table */
+    size_t bytes;                 /* resident, a table that stays in the file not counted */
 };
 
 typedef void weights_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
@@ -42,6 +42,11 @@ int weights_load(struct weights **out, const struct model_file *file, const stru
  * input: for measuring. */
 int weights_random(struct weights **out, const struct gemma_config *config, const struct ops *ops,
                    struct device *device, struct error *err);
+/* The same without an embedding table: over ops that only count, what weights take. */
+int weights_outline(struct weights **out, const struct gemma_config *config, const struct ops *ops,
+                    struct device *device, struct error *err);
+/* The embedding table as the file has it. ERR_FORMAT as below. */
+int weights_embedding(struct tensor *out, const struct model_file *file, struct error *err);
 /* Finds and checks every tensor that weights_load() would read; *bytes is what they take in the
  * file, without the embedding table. ERR_FORMAT as there. */
 int weights_check(const struct model_file *file, uint64_t *bytes, struct error *err);

@@ -21,10 +21,12 @@
 #include "engine/worker/worker.h"
 #include "jobs/redis_settings.h"
 
+enum { REPORT_MS = 5000 }; /* between two lines about a load */
+
 struct settings {
     struct engine_settings engine;
     struct redis_settings redis;
-    const char *admin_listen, *name, *ready_file;
+    const char *tokenizer, *admin_listen, *name, *ready_file;
     int log_level;
     int64_t budget_tokens, max_jobs, register_s, probe_s, result_ttl_s, grace_s, hang_s, lease_ms;
 };
@@ -33,6 +35,8 @@ struct settings {
 static const struct option options[] = {
     ENGINE_OPTIONS(FIELD(engine)),
     REDIS_OPTIONS(FIELD(redis)),
+    {"tokenizer", 0, "PE_TOKENIZER", OPT_TEXT, FIELD(tokenizer), NULL, 0, 0, "PATH",
+     "a model or tokenizer.json that takes the place of the model's own; a random model has none"},
     {"admin-listen", 0, "PE_ADMIN_LISTEN", OPT_TEXT, FIELD(admin_listen), "127.0.0.1:9091", 0, 0,
      "ADDR:PORT", "where /livez, /readyz and /metrics are"},
     {"name", 0, "PE_NAME", OPT_TEXT, FIELD(name), NULL, 0, 0, "NAME",
@@ -154,13 +158,52 @@ static void random_name(char *out, size_t cap)
              (unsigned long long)clock_now_ns() & 0xffffffffffu);
 }
 
+static double gb_per_s(uint64_t bytes, double seconds)
+{
+    return seconds > 0.0 ? (double)bytes / 1e9 / seconds : 0.0;
+}
+
+/* While a model loads, so that whoever waits sees that it does. */
+struct load_report {
+    int64_t start_ns, told_ns;
+};
+
+static void report_load(void *arg, uint64_t bytes_done, uint64_t bytes_total)
+{
+    struct load_report *r = arg;
+    double seconds = clock_ms_since(r->start_ns) / 1e3;
+
+    if (clock_ms_since(r->told_ns) < REPORT_MS)
+        return;
+    r->told_ns = clock_now_ns();
+    log_info("loading", "mb=%llu of=%llu seconds=%.1f gb_per_s=%.2f",
+             (unsigned long long)(bytes_done / 1000000),
+             (unsigned long long)(bytes_total / 1000000), seconds, gb_per_s(bytes_done, seconds));
+}
+
+/* With all that the first jobs would else wait for. */
 static int open_engine(struct engine **out, const struct settings *s, struct error *err)
 {
     struct engine_options engine_options = engine_settings_options(&s->engine);
+    struct load_report report = {clock_now_ns(), clock_now_ns()};
+    const struct engine_info *info;
+    double warm_s;
+    int rc;
 
+    engine_options.progress = report_load;
+    engine_options.progress_arg = &report;
     engine_options.max_batch_tokens =
         s->budget_tokens > ENGINE_MAX_TOKENS ? (int)s->budget_tokens : ENGINE_MAX_TOKENS;
-    return engine_open(out, &engine_options, err);
+    if ((rc = engine_open(out, &engine_options, err)) != OK)
+        return rc;
+    info = engine_info(*out);
+    log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu",
+             (unsigned long long)(info->loaded_bytes / 1000000), info->load_s,
+             gb_per_s(info->loaded_bytes, info->load_s),
+             (unsigned long long)(info->weights_bytes / 1000000));
+    if ((rc = engine_warm(*out, &warm_s, err)) == OK && warm_s > 0.0)
+        log_info("warmed", "seconds=%.2f", warm_s);
+    return rc;
 }
 
 /* For whoever started us: that we serve, and where. */
@@ -215,11 +258,15 @@ int main(int argc, char **argv)
         (rc = redis_settings_check(&settings.redis, &err)) != OK ||
         (rc = open_engine(&engine, &settings, &err)) != OK ||
         (rc = proof_run(engine, true, &err)) != OK ||
-        (rc = registration_open(&registration, engine, &settings.engine, settings.redis.queue,
-                                (int)settings.redis.timeout_ms, &err)) != OK ||
+        (rc = registration_open(&registration, engine, &settings.engine, settings.tokenizer,
+                                settings.redis.queue, (int)settings.redis.timeout_ms, &err)) !=
+            OK ||
         (rc = registration_publish(registration, &err)) != OK)
         goto out;
     card = registration_card(registration);
+    if (engine_info(engine)->is_random)
+        log_warn("model_random", "model=%s text=\"weights are random: results mean nothing\"",
+                 card->id);
     loading_end(&loading);
 
     if (settings.name == NULL)

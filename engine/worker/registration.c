@@ -21,13 +21,19 @@ struct registration {
 };
 
 static int fill_card(struct registration *r, const struct engine *engine,
-                     const struct engine_settings *settings, struct error *err)
+                     const struct engine_settings *settings, const char *tokenizer_path,
+                     struct error *err)
 {
     const struct engine_info *info = engine_info(engine);
     struct model_card *card = &r->card;
     struct tokenizer *tokenizer = NULL;
     int rc;
 
+    if (tokenizer_path == NULL && info->is_random)
+        return error_set(err, ERR_INPUT, "%s has no tokenizer: give --tokenizer PATH",
+                         settings->model);
+    if (tokenizer_path == NULL)
+        tokenizer_path = settings->model;
     *card = (struct model_card){.n_states = info->n_layers + 1,
                                 .width = info->width,
                                 .max_tokens = info->max_tokens,
@@ -43,7 +49,7 @@ static int fill_card(struct registration *r, const struct engine *engine,
     snprintf(card->engine_version, sizeof(card->engine_version), "%s", PE_VERSION);
     snprintf(card->compute, sizeof(card->compute), "%s", engine_settings_compute(settings));
     if ((rc = engine_settings_model_id(card->id, settings, err)) != OK ||
-        (rc = engine_load_tokenizer(&tokenizer, settings->model, err)) != OK ||
+        (rc = engine_load_tokenizer(&tokenizer, tokenizer_path, err)) != OK ||
         (rc = engine_save_tokenizer(tokenizer, &r->tokenizer, card->tokenizer, err)) != OK)
         goto out;
     rc = engine_weights_digest(engine, card->weights, err);
@@ -53,8 +59,8 @@ out:
 }
 
 int registration_open(struct registration **out, const struct engine *engine,
-                      const struct engine_settings *settings, const char *queue_url, int timeout_ms,
-                      struct error *err)
+                      const struct engine_settings *settings, const char *tokenizer,
+                      const char *queue_url, int timeout_ms, struct error *err)
 {
     int64_t start_ns = clock_now_ns();
     struct registration *r;
@@ -64,7 +70,7 @@ int registration_open(struct registration **out, const struct engine *engine,
     if ((r = calloc(1, sizeof(*r))) == NULL)
         return error_set(err, ERR_MEM, "registration: no memory");
     r->tokenizer.max = MAX_TOKENIZER;
-    if ((rc = fill_card(r, engine, settings, err)) != OK ||
+    if ((rc = fill_card(r, engine, settings, tokenizer, err)) != OK ||
         (rc = redis_open(&r->redis, queue_url, timeout_ms, err)) != OK)
         goto out;
     log_info("model", "id=%s weights=%.12s compute=%s tokenizer=%.12s ms=%.0f", r->card.id,

@@ -11,10 +11,11 @@
 struct registration;
 
 /* Works out the digests of weights and tokenizer and with them the card. Q is not asked yet.
- * `queue_url` is borrowed until the close, the engine only for the call. */
+ * `queue_url` is borrowed until the close, the rest only for the call. `tokenizer` is the path of
+ * one; NULL: the model's own. */
 int registration_open(struct registration **out, const struct engine *engine,
-                      const struct engine_settings *settings, const char *queue_url, int timeout_ms,
-                      struct error *err);
+                      const struct engine_settings *settings, const char *tokenizer,
+                      const char *queue_url, int timeout_ms, struct error *err);
 void registration_close(struct registration *r); /* NULL is fine */
 
 /* Valid until the close. */

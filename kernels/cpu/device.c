@@ -1,10 +1,13 @@
 /* device.c - the CPU as a device: threads, memory, and the choice of the fastest ops.
  *
  * Device memory is host memory, so upload and download copy. Work is done when a call returns. */
+#define _DEFAULT_SOURCE /* _SC_PHYS_PAGES */
 #include "kernels/cpu/device.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/size.h"
 
@@ -22,12 +25,20 @@ int cpu_open(struct device **out, const struct device_options *options, struct e
     if ((d = calloc(1, sizeof(*d))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for the device");
     d->act = options->act;
-    if ((rc = pool_start(&d->pool, options->n_threads, err)) != OK) {
-        free(d);
-        return rc;
+    d->float8 = options->float8;
+    d->max_rows = options->max_rows;
+    if (d->float8 &&
+        (d->row_scales = calloc((size_t)d->max_rows, sizeof(*d->row_scales))) == NULL) {
+        rc = error_set(err, ERR_MEM, "cpu: no memory for the scales of %d rows", d->max_rows);
+        goto out;
     }
+    if ((rc = pool_start(&d->pool, options->n_threads, err)) != OK)
+        goto out;
     *out = d;
-    return OK;
+    d = NULL;
+out:
+    cpu_close(d);
+    return rc;
 }
 
 void cpu_close(struct device *d)
@@ -35,6 +46,8 @@ void cpu_close(struct device *d)
     if (d == NULL)
         return;
     pool_stop(d->pool);
+    free(d->rounded);
+    free(d->row_scales);
     free(d);
 }
 
@@ -79,6 +92,27 @@ int cpu_sync(struct device *d, struct error *err)
     return OK;
 }
 
+int cpu_memory(struct device *d, struct device_memory *out, struct error *err)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct rusage usage;
+
+    (void)d;
+    *out = (struct device_memory){0};
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return error_set(err, ERR_IO, "cpu: cannot tell what memory is used");
+    out->total = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    out->free = (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
+    out->peak = (size_t)usage.ru_maxrss * 1024;
+    return OK;
+}
+
+void cpu_host_run(struct device *d, void (*task)(void *arg, int index, int thread), void *arg,
+                  int n_tasks)
+{
+    pool_run(d->pool, task, arg, n_tasks);
+}
+
 size_t cpu_matrix_bytes(const struct matrix *m)
 {
     return m->bytes;
@@ -97,11 +131,14 @@ const struct ops *ops_loops(void)
         .upload = cpu_copy,
         .download = cpu_copy,
         .sync = cpu_sync,
+        .memory = cpu_memory,
+        .host_run = cpu_host_run,
         .matrix_load = loops_matrix_load,
         .matrix_free = loops_matrix_free,
         .matrix_bytes = cpu_matrix_bytes,
         .table_load = cpu_table_load,
         .table_free = cpu_table_free,
+        .table_bytes = cpu_table_bytes,
         .embed = cpu_embed,
         .rmsnorm = loops_rmsnorm,
         .add_rmsnorm = loops_add_rmsnorm,
@@ -112,9 +149,11 @@ const struct ops *ops_loops(void)
         .geglu = loops_geglu,
         .gelu = loops_gelu,
         .range_norm = loops_range_norm,
+        .scale_columns = loops_scale_columns,
         .fill_rows = cpu_fill_rows,
         .wide_qk_norm_rope = loops_wide_qk_norm_rope,
         .full_attention = loops_full_attention,
+        .encode = cpu_encode,
     };
 
     return &loops;

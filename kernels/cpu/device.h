@@ -11,15 +11,20 @@ struct matmul_plans;
 
 struct device {
     enum dtype act;
+    bool float8;
+    int max_rows, rounded_width;
+    bf16 *rounded;     /* float8: [max_rows, rounded_width] what a product reads; NULL: none yet */
+    float *row_scales; /* and the scale of each row */
     struct pool *pool;
     struct matmul_plans *plans; /* oneDNN's primitives by shape; NULL in the loop nests */
 };
 
 struct matrix {
     int N, K;
-    enum dtype type; /* F32 or BF16 */
+    enum dtype type; /* F32, BF16 or F8_E4M3, whose values are stored as if they were BF16's */
     size_t bytes;
-    void *data; /* loop nests: [N, K]; oneDNN: panels of columns, see matmul_onednn.c */
+    void *data;    /* loop nests: [N, K]; oneDNN: panels of columns, see matmul_onednn.c */
+    float *scales; /* [N] of F8_E4M3; else NULL */
 };
 
 struct table {
@@ -51,6 +56,24 @@ static inline void store_row(float *y, const float *sums, const float *bias, boo
     }
 }
 
+/* Sums of row t of x by rows of w from `first` on, to what they stand for in float8; left alone in
+ * other types. */
+static inline void scale_sums(float *sums, const struct device *d, const struct matrix *w, int t,
+                              int first, int n)
+{
+    if (w->scales != NULL)
+        for (int i = 0; i < n; i++)
+            sums[i] = sums[i] * d->row_scales[t] * w->scales[first + i];
+}
+
+/* float8.c. reserve: the type of a new matrix, and what it needs of the device's and of its own for
+ * float8. round_weights: decoded rows, from row `row` on, to values of that type. rows: a product's
+ * T rows at *x; in float8 *x becomes those that the device has rounded. ERR_MEM; ERR_SIZE. */
+int cpu_float8_reserve(struct device *d, struct matrix *m, struct error *err);
+void cpu_round_weights(float *rows, const struct matrix *m, int row, int n_rows);
+int cpu_float8_rows(struct device *d, const void **x, const struct matrix *w, int T,
+                    struct error *err);
+
 int cpu_open(struct device **out, const struct device_options *options, struct error *err);
 void cpu_close(struct device *d);
 int cpu_bind(struct device *d, struct error *err);
@@ -58,11 +81,15 @@ int cpu_alloc(struct device *d, void **out, size_t bytes, struct error *err);
 void cpu_release(struct device *d, void *memory);
 int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cpu_sync(struct device *d, struct error *err);
+int cpu_memory(struct device *d, struct device_memory *out, struct error *err);
+void cpu_host_run(struct device *d, void (*task)(void *arg, int index, int thread), void *arg,
+                  int n_tasks);
 size_t cpu_matrix_bytes(const struct matrix *m);
 
 int cpu_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
                    int D, struct error *err);
 void cpu_table_free(struct device *d, struct table *t);
+size_t cpu_table_bytes(const struct table *t);
 int cpu_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
               float scale, struct error *err);
 
@@ -73,8 +100,8 @@ int loops_matmul(struct device *d, void *y, const void *x, const struct matrix *
                  int T, struct error *err);
 int loops_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                  const float *bias, bool add, int T, struct error *err);
-int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
-                  int T, int D, float eps, struct error *err);
+int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
+                  const float *w, int T, int D, float eps, struct error *err);
 int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
                       int T, int D, float eps, struct error *err);
 int loops_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
@@ -86,7 +113,9 @@ int loops_geglu(struct device *d, void *y, const void *gu, int T, int F, struct 
 int loops_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int loops_range_norm(struct device *d, void *y, const float *x, const int32_t *begin,
                      float *scratch, int B, int T, int D, struct error *err);
-int cpu_fill_rows(struct device *d, float *h, const float *x, const float *registers,
+int loops_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
+                        const float *bias, int T, int N, struct error *err);
+int cpu_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
                   const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                   struct error *err);
 int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
@@ -94,6 +123,8 @@ int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const
                             int stride, bool interleaved, float eps, struct error *err);
 int loops_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                          float scale, bool gated, struct error *err);
+int cpu_encode(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+               int32_t *has_nan, struct error *err);
 
 /* Overrides of the loop nests. simd_fill_*: simd.c, compiled once per instruction set. */
 void onednn_fill(struct ops *ops);

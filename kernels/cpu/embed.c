@@ -60,3 +60,10 @@ void cpu_table_free(struct device *d, struct table *t)
     (void)d;
     free(t);
 }
+
+/* It stays where it was. */
+size_t cpu_table_bytes(const struct table *t)
+{
+    (void)t;
+    return 0;
+}

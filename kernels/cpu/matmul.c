@@ -19,9 +19,7 @@ static void load_row(void *arg, int n, int thread)
 
     (void)thread;
     matrix_parts_decode(row, a->parts, a->n_parts, K, n, 1);
-    if (a->m->type == DTYPE_BF16) /* kept as floats that are bf16 values: simple, and exact */
-        for (int k = 0; k < K; k++)
-            row[k] = bf16_to_float(bf16_from_float(row[k]));
+    cpu_round_weights(row, a->m, n, 1); /* kept as floats of those values: simple, and exact */
 }
 
 int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
@@ -35,8 +33,8 @@ int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix
     if ((m = calloc(1, sizeof(*m))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
     m->K = K;
-    m->type = d->act;
-    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
+    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK ||
+        (rc = cpu_float8_reserve(d, m, err)) != OK)
         goto out;
     m->bytes = (size_t)m->N * K * sizeof(float);
     if ((rc = cpu_alloc(d, &m->data, m->bytes, err)) != OK)
@@ -55,10 +53,12 @@ void loops_matrix_free(struct device *d, struct matrix *m)
     if (m == NULL)
         return;
     cpu_release(d, m->data);
+    free(m->scales);
     free(m);
 }
 
 struct matmul_args {
+    const struct device *d;
     float *y;
     const void *x;
     const struct matrix *w;
@@ -81,6 +81,7 @@ static void matmul_row(void *arg, int t, int thread)
                                               : bf16_to_float(((const bf16 *)a->x)[i]);
             sum += x * w[(size_t)n * K + k];
         }
+        scale_sums(&sum, a->d, a->w, t, n, 1);
         store_row(&a->y[(size_t)t * N + n], &sum, a->bias != NULL ? &a->bias[n] : NULL, a->add, 1);
     }
 }
@@ -88,9 +89,11 @@ static void matmul_row(void *arg, int t, int thread)
 int loops_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                  const float *bias, bool add, int T, struct error *err)
 {
-    struct matmul_args args = {y, x, w, bias, add};
+    struct matmul_args args = {d, y, x, w, bias, add};
+    int rc;
 
-    (void)err;
+    if ((rc = cpu_float8_rows(d, &args.x, w, T, err)) != OK)
+        return rc;
     pool_run(d->pool, matmul_row, &args, T);
     return OK;
 }

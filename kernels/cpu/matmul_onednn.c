@@ -58,6 +58,7 @@ struct matmul_plans {
     struct plan *buckets[BUCKETS];
 };
 
+/* Values of E4M3 go as bf16. */
 static dnnl_data_type_t dnnl_type(enum dtype type)
 {
     return type == DTYPE_F32 ? dnnl_f32 : dnnl_bf16;
@@ -224,6 +225,7 @@ static int load_panel(const struct load_args *a, int panel, struct error *err)
         goto out;
     }
     matrix_parts_decode(rows, a->parts, a->n_parts, K, panel * PANEL, N);
+    cpu_round_weights(rows, a->m, panel * PANEL, N);
     if ((rc = packed_layout(&packed_md, p->engine, a->m->type, N, K, err)) != OK)
         goto out;
     /* rows of w are columns of oneDNN's [K, N]: tag ba */
@@ -273,8 +275,8 @@ static int onednn_matrix_load(struct device *d, struct matrix **out,
     if ((m = calloc(1, sizeof(*m))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
     m->K = K;
-    m->type = d->act;
-    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
+    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK ||
+        (rc = cpu_float8_reserve(d, m, err)) != OK)
         goto out;
     n_panels = (m->N + PANEL - 1) / PANEL;
     if ((rc = packed_layout(&layout, d->plans->engine, m->type, panel_rows(m, 0), K, err)) != OK)
@@ -387,7 +389,7 @@ static int plan_get(const struct plan **out, struct device *d, int M, int N, int
 struct matmul_args {
     struct device *d;
     float *y;
-    const char *x;
+    const void *x;
     const struct matrix *w;
     const float *bias; /* or NULL */
     bool add;
@@ -407,7 +409,7 @@ static int matmul_tile(const struct matmul_args *a, int index, int thread, struc
     union {
         const char *read_only;
         void *address;
-    } x = {a->x + (size_t)tile * TILE * x_row}; /* oneDNN's handles take no const */
+    } x = {(const char *)a->x + (size_t)tile * TILE * x_row}; /* oneDNN's handles take no const */
     const dnnl_exec_arg_t *args = plan->args + (size_t)thread * ARGS;
 
     omp_set_num_threads(1);
@@ -418,8 +420,11 @@ static int matmul_tile(const struct matmul_args *a, int index, int thread, struc
     DNNL_TRY(dnnl_memory_set_data_handle(args[3].memory, p->scratch[thread]));
     DNNL_TRY(dnnl_primitive_execute(plan->primitive, p->streams[thread], ARGS, args));
     DNNL_TRY(dnnl_stream_wait(p->streams[thread]));
-    for (int m = 0; m < plan->M; m++)
-        store_row(y + (size_t)m * a->w->N, result + (size_t)m * plan->N, bias, a->add, plan->N);
+    for (int m = 0; m < plan->M; m++) {
+        float *row = result + (size_t)m * plan->N;
+        scale_sums(row, a->d, a->w, tile * TILE + m, panel * PANEL, plan->N);
+        store_row(y + (size_t)m * a->w->N, row, bias, a->add, plan->N);
+    }
 out:
     return rc;
 }
@@ -440,6 +445,8 @@ static int onednn_linear(struct device *d, float *y, const void *x, const struct
 
     if (T == 0)
         return OK;
+    if ((rc = cpu_float8_rows(d, &args.x, w, T, err)) != OK)
+        return rc;
     args.n_panels = (w->N + PANEL - 1) / PANEL;
     omp_set_num_threads(1); /* a primitive keeps the team size it was created under */
     for (int last = 0; last < 2 && rc == OK; last++) {

@@ -1,4 +1,4 @@
-/* pool.h - the threads of a CPU device.
+/* pool.h - the host threads of a device: all that a CPU computes with, and what fills a GPU.
  *
  * pool_run() hands out the indices 0 .. n_tasks-1 to all threads, the caller's among them, and
  * returns when all are done. One caller at a time. Workers spin for a moment before they sleep:

@@ -8,7 +8,7 @@ struct rmsnorm_args {
     enum dtype y_type;
     float *h;
     const float *x, *w;
-    int D;
+    int stride, D;
     float eps, scale;
 };
 
@@ -23,7 +23,7 @@ static void rmsnorm_row(void *arg, int t, int thread)
         sum += x[d] * x[d];
     factor = 1.0f / sqrtf(sum / (float)a->D + a->eps);
     for (int d = 0; d < a->D; d++) {
-        size_t i = (size_t)t * a->D + d;
+        size_t i = (size_t)t * a->stride + d;
         float value = x[d] * factor * a->w[d];
         if (a->y == NULL)
             a->h[i] = (a->h[i] + value) * a->scale;
@@ -32,10 +32,11 @@ static void rmsnorm_row(void *arg, int t, int thread)
     }
 }
 
-int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
-                  int T, int D, float eps, struct error *err)
+int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
+                  const float *w, int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {.y = y, .y_type = y_type, .x = x, .w = w, .D = D, .eps = eps};
+    struct rmsnorm_args args = {
+        .y = y, .y_type = y_type, .x = x, .w = w, .stride = stride, .D = D, .eps = eps};
 
     (void)err;
     pool_run(d->pool, rmsnorm_row, &args, T);
@@ -45,7 +46,8 @@ int loops_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, 
 int loops_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
                       int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {.h = h, .x = x, .w = w, .D = D, .eps = eps, .scale = scale};
+    struct rmsnorm_args args = {
+        .h = h, .x = x, .w = w, .stride = D, .D = D, .eps = eps, .scale = scale};
 
     (void)err;
     pool_run(d->pool, rmsnorm_row, &args, T);

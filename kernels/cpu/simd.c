@@ -139,7 +139,7 @@ struct rmsnorm_args {
     enum dtype y_type;
     float *h;
     const float *x, *w;
-    int T, D;
+    int stride, T, D;
     float eps, scale;
 };
 
@@ -153,7 +153,7 @@ static void rmsnorm_rows(void *arg, int index, int thread)
         const float *x = a->x + (size_t)t * D;
         vec factor = splat(1.0f / sqrtf(sum_of_squares(x, D) / (float)D + a->eps));
         for (int d = 0; d < D; d += W) {
-            size_t i = (size_t)t * D + d;
+            size_t i = (size_t)t * a->stride + d;
             vec value = load(x + d) * factor * load(a->w + d);
             if (a->y == NULL)
                 store(a->h + i, (load(a->h + i) + value) * a->scale);
@@ -163,13 +163,13 @@ static void rmsnorm_rows(void *arg, int index, int thread)
     }
 }
 
-static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x,
+static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
                         const float *w, int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {y, y_type, NULL, x, w, T, D, eps, 1.0f};
+    struct rmsnorm_args args = {y, y_type, NULL, x, w, stride, T, D, eps, 1.0f};
 
     if (D % W != 0)
-        return loops_rmsnorm(d, y, y_type, x, w, T, D, eps, err);
+        return loops_rmsnorm(d, y, y_type, stride, x, w, T, D, eps, err);
     pool_run(d->pool, rmsnorm_rows, &args, (T + NORM_ROWS - 1) / NORM_ROWS);
     return OK;
 }
@@ -177,7 +177,7 @@ static int simd_rmsnorm(struct device *d, void *y, enum dtype y_type, const floa
 static int simd_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale,
                             int T, int D, float eps, struct error *err)
 {
-    struct rmsnorm_args args = {NULL, DTYPE_F32, h, x, w, T, D, eps, scale};
+    struct rmsnorm_args args = {NULL, DTYPE_F32, h, x, w, D, T, D, eps, scale};
 
     if (D % W != 0)
         return loops_add_rmsnorm(d, h, x, w, scale, T, D, eps, err);
@@ -588,7 +588,8 @@ static int simd_full_attention(struct device *d, void *o, const void *qkvg, int 
  *
  * A panel is LANES rows of w, stored with k outermost, so that one k is one contiguous load. Each
  * number of y is summed over k in order, in one lane: the same for one token as for many, which no
- * blocked library kernel promises. Up to MR tokens share a load of w. */
+ * blocked library kernel promises. Up to MR tokens share a load of w; tokens are dealt out evenly,
+ * as what a row or two alone would take is nearly what MR take. */
 
 enum { LANES = 2 * W, MR = 6 };
 
@@ -607,12 +608,10 @@ static void pack_panel(void *arg, int panel, int thread)
     float *to = (float *)a->m->data + (size_t)panel * LANES * K;
 
     matrix_parts_decode(rows, a->parts, a->n_parts, K, first, n);
+    cpu_round_weights(rows, a->m, first, n);
     for (int k = 0; k < K; k++)
-        for (int i = 0; i < LANES; i++) {
-            float value = i < n ? rows[(size_t)i * K + k] : 0.0f;
-            to[(size_t)k * LANES + i] =
-                a->m->type == DTYPE_F32 ? value : bf16_to_float(bf16_from_float(value));
-        }
+        for (int i = 0; i < LANES; i++)
+            to[(size_t)k * LANES + i] = i < n ? rows[(size_t)i * K + k] : 0.0f;
 }
 
 static int simd_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
@@ -627,8 +626,8 @@ static int simd_matrix_load(struct device *d, struct matrix **out, const struct 
     if ((m = calloc(1, sizeof(*m))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
     m->K = K;
-    m->type = d->act;
-    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK)
+    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK ||
+        (rc = cpu_float8_reserve(d, m, err)) != OK)
         goto out;
     n_panels = (m->N + LANES - 1) / LANES;
     m->bytes = (size_t)n_panels * LANES * K * sizeof(float);
@@ -648,6 +647,7 @@ out:
 }
 
 struct matmul_args {
+    const struct device *d;
     float *y;
     const void *x;
     const struct matrix *w;
@@ -656,24 +656,25 @@ struct matmul_args {
     int T;
 };
 
-/* n tokens from t on by one panel. */
-static void multiply(const struct matmul_args *a, const float *panel, int t, int n,
-                     float y[MR][LANES])
+/* n tokens from t on by one panel; n a constant, so that the sums stay in registers. */
+static inline __attribute__((always_inline)) void multiply_rows(const struct matmul_args *a,
+                                                                const float *panel, int t,
+                                                                const int n, float y[MR][LANES])
 {
     vec sums[MR][2] = {0};
     int K = a->w->K;
     const float *f32[MR];
     const bf16 *half[MR];
 
-    for (int i = 0; i < MR; i++) { /* rows past the end repeat the last one, unread */
-        size_t row = (size_t)(t + (i < n ? i : n - 1)) * K;
+    for (int i = 0; i < n; i++) {
+        size_t row = (size_t)(t + i) * K;
         f32[i] = (const float *)a->x + row;
         half[i] = (const bf16 *)a->x + row;
     }
     if (a->w->type == DTYPE_F32)
         for (int k = 0; k < K; k++) {
             vec w0 = load(panel + (size_t)k * LANES), w1 = load(panel + (size_t)k * LANES + W);
-            for (int i = 0; i < MR; i++) {
+            for (int i = 0; i < n; i++) {
                 sums[i][0] += f32[i][k] * w0;
                 sums[i][1] += f32[i][k] * w1;
             }
@@ -681,14 +682,38 @@ static void multiply(const struct matmul_args *a, const float *panel, int t, int
     else
         for (int k = 0; k < K; k++) {
             vec w0 = load(panel + (size_t)k * LANES), w1 = load(panel + (size_t)k * LANES + W);
-            for (int i = 0; i < MR; i++) {
+            for (int i = 0; i < n; i++) {
                 sums[i][0] += bf16_to_float(half[i][k]) * w0;
                 sums[i][1] += bf16_to_float(half[i][k]) * w1;
             }
         }
-    for (int i = 0; i < MR; i++) {
+    for (int i = 0; i < n; i++) {
         store(y[i], sums[i][0]);
         store(y[i] + W, sums[i][1]);
+    }
+}
+
+static void multiply(const struct matmul_args *a, const float *panel, int t, int n,
+                     float y[MR][LANES])
+{
+    switch (n) {
+    case 1:
+        multiply_rows(a, panel, t, 1, y);
+        break;
+    case 2:
+        multiply_rows(a, panel, t, 2, y);
+        break;
+    case 3:
+        multiply_rows(a, panel, t, 3, y);
+        break;
+    case 4:
+        multiply_rows(a, panel, t, 4, y);
+        break;
+    case 5:
+        multiply_rows(a, panel, t, 5, y);
+        break;
+    default:
+        multiply_rows(a, panel, t, MR, y);
     }
 }
 
@@ -701,20 +726,24 @@ static void matmul_panel(void *arg, int index, int thread)
     float y[MR][LANES];
 
     (void)thread;
-    for (int t = 0; t < a->T; t += MR) {
-        int n = a->T - t < MR ? a->T - t : MR;
+    for (int t = 0, n, left = (a->T + MR - 1) / MR; left > 0; t += n, left--) {
+        n = (a->T - t + left - 1) / left;
         multiply(a, panel, t, n, y);
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
+            scale_sums(y[i], a->d, a->w, t + i, first, n_cols);
             store_row(a->y + (size_t)(t + i) * N + first, y[i], bias, a->add, n_cols);
+        }
     }
 }
 
 static int simd_linear(struct device *d, float *y, const void *x, const struct matrix *w,
                        const float *bias, bool add, int T, struct error *err)
 {
-    struct matmul_args args = {y, x, w, bias, add, T};
+    struct matmul_args args = {d, y, x, w, bias, add, T};
+    int rc;
 
-    (void)err;
+    if ((rc = cpu_float8_rows(d, &args.x, w, T, err)) != OK)
+        return rc;
     if (T > 0)
         pool_run(d->pool, matmul_panel, &args, (w->N + LANES - 1) / LANES);
     return OK;

@@ -1,32 +1,65 @@
 /* device.cu - one GPU as a device: its stream, its memory, its table of ops. */
 #include <stdlib.h>
 
+#include "kernels/cuda/float8.cuh"
 #include "kernels/cuda/hopper.cuh"
+
+extern "C" {
+#include "kernels/gpu_check.h"
+}
 
 static void cuda_close(struct device *d)
 {
     if (d == NULL)
         return;
     cudaSetDevice(d->gpu);
+    cuda_downloads_close(d);
+    cuda_loading_end(d, NULL);
     cuda_recordings_close(d);
     cuda_matmul_close(d);
+    float8_close(d);
+    pool_stop(d->pool);
     hopper_close(d);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     free(d);
 }
 
+/* Hopper can start a kernel before the one before it has ended. */
+static int check_gpu(bool *starts_early, int gpu, struct error *err)
+{
+    struct gpu_runtime r = {};
+    cudaDeviceProp properties;
+    cudaError_t status;
+    int rc;
+
+    status = cudaGetDeviceCount(&r.n_gpus);
+    if (status != cudaSuccess)
+        r.n_gpus = 0;
+    if (status != cudaSuccess && status != cudaErrorNoDevice)
+        r.failure = cudaGetErrorString(status);
+    if (cudaDriverGetVersion(&r.driver) != cudaSuccess)
+        r.driver = 0;
+    cudaRuntimeGetVersion(&r.runtime);
+    r.visible = getenv("CUDA_VISIBLE_DEVICES");
+    if ((rc = gpu_check_runtime(&r, gpu, err)) != OK)
+        return rc;
+    if ((status = cudaGetDeviceProperties(&properties, gpu)) != cudaSuccess)
+        return error_set(err, ERR_GPU, "cuda: gpu %d: cudaGetDeviceProperties: %s", gpu,
+                         cudaGetErrorString(status));
+    *starts_early = properties.major >= 9;
+    return gpu_check_capability(gpu, properties.name, properties.major, properties.minor, err);
+}
+
 static int cuda_open(struct device **out, const struct device_options *options, struct error *err)
 {
     struct device *d;
-    int n_gpus = 0, major, rc = OK;
+    bool starts_early;
+    int rc;
 
     *out = NULL;
-    if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0)
-        return error_set(err, ERR_INPUT, "cuda: no GPU is visible");
-    if (options->gpu < 0 || options->gpu >= n_gpus)
-        return error_set(err, ERR_INPUT, "cuda: no GPU %d: there are 0 to %d", options->gpu,
-                         n_gpus - 1);
+    if ((rc = check_gpu(&starts_early, options->gpu, err)) != OK)
+        return rc;
     if (options->act != DTYPE_F32 && options->act != DTYPE_BF16)
         return error_set(err, ERR_INPUT, "cuda: cannot compute in %s, only in F32 and BF16",
                          dtype_info(options->act)->name);
@@ -34,13 +67,16 @@ static int cuda_open(struct device **out, const struct device_options *options, 
         return error_set(err, ERR_MEM, "cuda: no memory for the device");
     d->act = options->act;
     d->gpu = options->gpu;
+    d->starts_early = starts_early;
     CUDA_TRY(cudaSetDevice(d->gpu));
-    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->gpu));
-    d->starts_early = major >= 9;
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
-    if ((rc = hopper_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
+    d->least_free = SIZE_MAX;
+    if ((rc = pool_start(&d->pool, options->n_threads > 0 ? options->n_threads : 1, err)) != OK ||
+        (rc = hopper_open(d, err)) != OK || (rc = float8_open(d, options, err)) != OK ||
+        (rc = cuda_downloads_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
         (rc = cuda_matmul_open(d, err)) != OK)
         goto out;
+    cuda_note_memory(d);
     *out = d;
     d = NULL;
 out:
@@ -57,12 +93,34 @@ out:
     return rc;
 }
 
-static int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
+void cuda_note_memory(struct device *d)
+{
+    size_t free_bytes, total;
+
+    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess && free_bytes < d->least_free)
+        d->least_free = free_bytes;
+}
+
+static int cuda_memory(struct device *d, struct device_memory *out, struct error *err)
+{
+    int rc = OK;
+
+    *out = (struct device_memory){};
+    CUDA_TRY(cudaMemGetInfo(&out->free, &out->total));
+    if (out->free < d->least_free)
+        d->least_free = out->free;
+    out->peak = out->total - d->least_free;
+out:
+    return rc;
+}
+
+int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
 {
     int rc = OK;
 
     *out = NULL;
     CUDA_TRY(cudaMalloc(out, bytes > 0 ? bytes : 1));
+    cuda_note_memory(d);
 out:
     return rc;
 }
@@ -83,16 +141,6 @@ out:
     return rc;
 }
 
-int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
-{
-    int rc = OK;
-
-    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
-    CUDA_TRY(cudaStreamSynchronize(d->stream));
-out:
-    return rc;
-}
-
 static int cuda_sync(struct device *d, struct error *err)
 {
     int rc = OK;
@@ -102,15 +150,10 @@ out:
     return rc;
 }
 
-static int cuda_download(struct device *d, void *to, const void *from, size_t bytes,
-                         struct error *err)
+static void cuda_host_run(struct device *d, void (*task)(void *arg, int index, int thread),
+                          void *arg, int n_tasks)
 {
-    int rc = OK;
-
-    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->stream));
-    CUDA_TRY(cudaStreamSynchronize(d->stream));
-out:
-    return rc;
+    pool_run(d->pool, task, arg, n_tasks);
 }
 
 extern "C" const struct ops *ops_cuda(void)
@@ -127,6 +170,10 @@ extern "C" const struct ops *ops_cuda(void)
         .upload = cuda_upload,
         .download = cuda_download,
         .sync = cuda_sync,
+        .mark = cuda_mark,
+        .download_marked = cuda_download_marked,
+        .memory = cuda_memory,
+        .host_run = cuda_host_run,
         .record = cuda_record,
         .replay = cuda_replay,
         .matrix_load = cuda_matrix_load,
@@ -135,6 +182,9 @@ extern "C" const struct ops *ops_cuda(void)
         .matrix_bytes = cuda_matrix_bytes,
         .table_load = cuda_table_load,
         .table_free = cuda_table_free,
+        .table_bytes = cuda_table_bytes,
+        .loading_end = cuda_loading_end,
+        .plan_size = cuda_plan_size,
         .measure = cuda_measure,
         .embed = cuda_embed,
         .rmsnorm = cuda_rmsnorm,
@@ -149,9 +199,11 @@ extern "C" const struct ops *ops_cuda(void)
         .geglu = cuda_geglu,
         .gelu = cuda_gelu,
         .range_norm = cuda_range_norm,
+        .scale_columns = cuda_scale_columns,
         .fill_rows = cuda_fill_rows,
         .wide_qk_norm_rope = cuda_wide_qk_norm_rope,
         .full_attention = cuda_full_attention,
+        .encode = cuda_encode,
     };
 
     return &cuda;

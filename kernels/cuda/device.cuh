@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 extern "C" {
+#include "kernels/cpu/pool.h"
 #include "kernels/matrix_parts.h"
 #include "kernels/ops.h"
 }
@@ -16,35 +17,60 @@ extern "C" {
 struct matmul_plans;
 struct hopper;
 struct recordings;
+struct downloads;
+struct loading;
 
 struct device {
     enum dtype act;
     int gpu;
     cudaStream_t stream;
     bool starts_early; /* the GPU can start a kernel before the one before it has ended */
+    /* float8 */
+    bool float8;
+    int max_rows, rounded_width;
+    void *rounded;     /* [max_rows, rounded_width] E4M3: what a product reads */
+    float *row_scales; /* [max_rows] of it */
     struct matmul_plans *plans;
     struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
+    struct downloads *downloads;
+    struct pool *pool;       /* host threads: they fill what goes to the GPU */
+    struct loading *loading; /* NULL but while weights are loaded */
+    size_t least_free;       /* of the GPU's memory, at any time since it was opened */
 };
 
 struct matrix {
     int N, K;
     size_t bytes;
-    void *data; /* [N, K] act, row-major */
+    void *data;    /* [N, K] act or E4M3, row-major */
+    float *scales; /* [N] of E4M3; else NULL */
 };
 
 struct table {
     void *data;      /* [V, D] */
     enum dtype type; /* F32, F16 or BF16 */
     int D;
+    size_t bytes;
 };
+
+/* Memory that lacks is said by ERR_MEM, after which all goes on; the runtime must not keep such an
+ * error for the next launch to trip over. */
+static inline int cuda_failed(const struct device *d, const char *what, cudaError_t status,
+                              struct error *err)
+{
+    bool lacks_memory = status == cudaErrorMemoryAllocation;
+
+    if (lacks_memory)
+        cudaGetLastError();
+    return error_set(err, lacks_memory ? ERR_MEM : ERR_GPU, "cuda: gpu %d: %s: %s", d->gpu, what,
+                     cudaGetErrorString(status));
+}
 
 #define CUDA_TRY(call)                                                                             \
     do {                                                                                           \
         cudaError_t status_ = (call);                                                              \
         if (status_ != cudaSuccess) {                                                              \
-            rc = error_set(err, status_ == cudaErrorMemoryAllocation ? ERR_MEM : ERR_GPU,          \
-                           "cuda: gpu %d: %s: %s", d->gpu, #call, cudaGetErrorString(status_));    \
+            rc = cuda_failed(d, #call, status_, err);                                              \
             goto out;                                                                              \
         }                                                                                          \
     } while (0)
@@ -53,22 +79,12 @@ struct table {
     do {                                                                                           \
         cublasStatus_t status_ = (call);                                                           \
         if (status_ != CUBLAS_STATUS_SUCCESS) {                                                    \
-            rc = error_set(err, ERR_GPU, "cuda: gpu %d: %s: %s", d->gpu, #call,                    \
+            rc = error_set(err, status_ == CUBLAS_STATUS_ALLOC_FAILED ? ERR_MEM : ERR_GPU,         \
+                           "cuda: gpu %d: %s: %s", d->gpu, #call,                                  \
                            cublasLtGetStatusString(status_));                                      \
             goto out;                                                                              \
         }                                                                                          \
     } while (0)
-
-/* After a launch. */
-static inline int launch_result(struct device *d, const char *what, struct error *err)
-{
-    cudaError_t status = cudaGetLastError();
-
-    if (status != cudaSuccess)
-        return error_set(err, ERR_GPU, "cuda: gpu %d: %s: %s", d->gpu, what,
-                         cudaGetErrorString(status));
-    return OK;
-}
 
 /* Every kernel begins with this: it may start while the kernel before it ends, and waits here for
  * what that wrote; the next one may start as early. What does not depend on earlier kernels (the
@@ -104,10 +120,7 @@ static inline int launch(struct device *d, const char *what, struct error *err,
     config.attrs = attributes;
     config.numAttrs = d->starts_early ? 2 : 0;
     status = cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
-    if (status != cudaSuccess)
-        return error_set(err, ERR_GPU, "cuda: gpu %d: %s: %s", d->gpu, what,
-                         cudaGetErrorString(status));
-    return OK;
+    return status == cudaSuccess ? OK : cuda_failed(d, what, status, err);
 }
 
 static __device__ inline float to_float(float x)
@@ -166,9 +179,22 @@ static __device__ inline float warp_sum(float x)
 }
 
 extern "C" {
-/* Host memory to the device's, and there when this returns. On the device's stream: a plain
- * cudaMemcpy may return while the last of it is on its way, and no stream of ours would wait. */
-int cuda_store(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+/* cudaMalloc, and what is left is noted. */
+int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err);
+/* Looks at what is free, for least_free; after memory was taken. */
+void cuda_note_memory(struct device *d);
+/* Rows 0 .. N - 1 of the stacked parts to `to` [N, K], device memory, as numbers of `type` (F32,
+ * F16 or BF16). When it returns the parts have been read, and what is put on the device's stream
+ * next finds the rows there. */
+int cuda_load_rows(struct device *d, void *to, enum dtype type, const struct matrix_part *parts,
+                   int n_parts, int K, int N, struct error *err);
+int cuda_loading_end(struct device *d, struct error *err);
+int cuda_downloads_open(struct device *d, struct error *err);
+void cuda_downloads_close(struct device *d);
+int cuda_mark(struct device *d, int mark, struct error *err);
+int cuda_download_marked(struct device *d, int mark, void *to, const void *from, size_t bytes,
+                         struct error *err);
+int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_recordings_open(struct device *d, struct error *err);
 void cuda_recordings_close(struct device *d);
 int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err);
@@ -179,17 +205,22 @@ int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_
                      int n_parts, int K, struct error *err);
 int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
                        uint64_t seed, struct error *err);
+/* Its first n numbers, in act at `to`. */
+int cuda_random_numbers(struct device *d, void *to, size_t n, float size, uint64_t seed,
+                        struct error *err);
 void cuda_matrix_free(struct device *d, struct matrix *m);
 size_t cuda_matrix_bytes(const struct matrix *m);
 int cuda_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
                     int D, struct error *err);
 void cuda_table_free(struct device *d, struct table *t);
+size_t cuda_table_bytes(const struct table *t);
+int cuda_plan_size(int T);
 int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s,
                  struct error *err);
 int cuda_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
                float scale, struct error *err);
-int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
-                 int T, int D, float eps, struct error *err);
+int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
+                 const float *w, int T, int D, float eps, struct error *err);
 int cuda_add_rmsnorm_rmsnorm(struct device *d, float *h, void *y, const float *x, const float *w,
                              float scale, const float *next_w, int T, int D, float eps,
                              struct error *err);
@@ -212,7 +243,9 @@ int cuda_geglu(struct device *d, void *y, const void *gu, int T, int F, struct e
 int cuda_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int cuda_range_norm(struct device *d, void *y, const float *x, const int32_t *begin, float *scratch,
                     int B, int T, int D, struct error *err);
-int cuda_fill_rows(struct device *d, float *h, const float *x, const float *registers,
+int cuda_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
+                       const float *bias, int T, int N, struct error *err);
+int cuda_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
                    const int32_t *first, const int32_t *count, int B, int P, int R, int W,
                    struct error *err);
 int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
@@ -220,4 +253,6 @@ int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const 
                            int stride, bool interleaved, float eps, struct error *err);
 int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
                         float scale, bool gated, struct error *err);
+int cuda_encode(struct device *d, void *y, enum dtype type, const float *x, size_t n,
+                int32_t *has_nan, struct error *err);
 }

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/device.cuh"
 
-enum { BLOCK = 256, STAGING_ROWS = 4096 };
+enum { BLOCK = 256 };
 
 template <typename T>
 static __global__ void embed_kernel(float *h, const T *table, const int32_t *ids, int D,
@@ -39,39 +39,31 @@ int cuda_table_load(struct device *d, struct table **out, const void *data, enum
                     int D, struct error *err)
 {
     bool plain = type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
-    float *rows = NULL;
+    struct matrix_part part = {data, type, V};
     struct table *t;
-    size_t row_bytes, bytes;
-    int rc = OK;
+    int n, rc;
 
     *out = NULL;
-    if (!dtype_info(type)->is_number || !dtype_bytes(&row_bytes, type, (size_t)D))
-        return error_set(err, ERR_INPUT, "cuda: rows of %d numbers cannot be stored as %s", D,
-                         dtype_info(type)->name);
-    if ((t = (struct table *)calloc(1, sizeof(*t))) == NULL ||
-        (!plain && (rows = (float *)malloc((size_t)STAGING_ROWS * D * sizeof(float))) == NULL)) {
-        rc = error_set(err, ERR_MEM, "cuda: no memory for the embedding table");
-        goto out;
-    }
+    if ((rc = matrix_parts_rows(&n, &part, 1, D, err)) != OK)
+        return rc;
+    if ((t = (struct table *)calloc(1, sizeof(*t))) == NULL)
+        return error_set(err, ERR_MEM, "cuda: no memory for the embedding table");
     t->type = plain ? type : DTYPE_F32;
     t->D = D;
-    bytes = (size_t)V * D * dtype_info(t->type)->bytes;
-    CUDA_TRY(cudaMalloc(&t->data, bytes));
-    if (plain && (rc = cuda_store(d, t->data, data, bytes, err)) != OK)
+    t->bytes = (size_t)V * D * dtype_info(t->type)->bytes;
+    if ((rc = cuda_alloc(d, &t->data, t->bytes, err)) != OK ||
+        (rc = cuda_load_rows(d, t->data, t->type, &part, 1, D, V, err)) != OK)
         goto out;
-    for (int v = 0; !plain && v < V; v += STAGING_ROWS) {
-        int n = V - v < STAGING_ROWS ? V - v : STAGING_ROWS;
-        dtype_decode(rows, (const char *)data + v * row_bytes, type, (size_t)n * D);
-        if ((rc = cuda_store(d, (float *)t->data + (size_t)v * D, rows,
-                             (size_t)n * D * sizeof(float), err)) != OK)
-            goto out;
-    }
     *out = t;
     t = NULL;
 out:
-    free(rows);
     cuda_table_free(d, t);
     return rc;
+}
+
+size_t cuda_table_bytes(const struct table *t)
+{
+    return t->bytes;
 }
 
 void cuda_table_free(struct device *d, struct table *t)

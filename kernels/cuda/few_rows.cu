@@ -1,8 +1,8 @@
 /* few_rows.cu - the product of few rows of x with a large matrix, at the speed at which the matrix
- * comes from memory; bf16, Hopper (sm_90a).
+ * comes from memory; bf16 or E4M3, Hopper (sm_90a).
  *
  * A block has ROWS rows of w (the wgmma's 64, by two warpgroups) and a part of k, and all TN >= T
- * rows of x: grid (ceil(N / ROWS), parts), block 288. The last warp brings tiles of 64 numbers of k
+ * rows of x: grid (ceil(N / ROWS), parts), block 288. The last warp brings tiles of 128 bytes of k
  * by the bulk tensor copy engine, as many stages deep as half a multiprocessor's shared memory
  * holds; the warpgroups multiply. The parts of k of the same rows are a cluster: each leaves its
  * sums in shared memory and adds up a share of the rows of y from all of them, always in the same
@@ -16,6 +16,9 @@
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/wgmma_float8.cuh"
+
+typedef uint8_t e4m3;
 
 enum {
     WARPGROUPS = 2,
@@ -91,14 +94,32 @@ static __device__ inline void fetch_w(uint8_t *to, const CUtensorMap *map, uint6
         fetch_tile(to, map, barrier, k, row, READ_ONCE);
 }
 
+/* What 32 bytes of k of both tiles add. */
+template <typename W, int C>
+static __device__ inline void multiply(float (&c)[C], uint64_t a, uint64_t b)
+{
+    if constexpr (sizeof(W) == 1)
+        wgmma_float8(c, a, b);
+    else
+        wgmma(c, a, b);
+}
+
+static __device__ inline float4 times(float4 a, float4 b, float factor)
+{
+    return make_float4(a.x * factor * b.x, a.y * factor * b.y, a.z * factor * b.z,
+                       a.w * factor * b.w);
+}
+
 /* GEGLU: the first half of w's rows is gate, the second up; the block has as many of each, and
- * stores y [T, N / 2]. */
-template <int TN, bool GEGLU, typename Y>
+ * stores y [T, N / 2]. The scales are those of float8; NULL in bf16. */
+template <int TN, bool GEGLU, typename W, typename Y>
 static __global__ void __launch_bounds__(THREADS, 2)
     few_rows_kernel(const __grid_constant__ CUtensorMap w_map,
-                    const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias, bool add, int T,
-                    int N, int n_tiles)
+                    const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias,
+                    const float *w_scales, const float *x_scales, bool add, int T, int N,
+                    int n_tiles)
 {
+    const int TILE_K = TILE_ROW_BYTES / sizeof(W);
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef shape<TN> s;
     extern __shared__ uint8_t raw[];
@@ -126,8 +147,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
                 if (i >= s::STAGES)
                     barrier_wait(&empty[stage], (i / s::STAGES - 1) & 1);
                 barrier_expect(&full[stage], s::STAGE_BYTES);
-                fetch_w<GEGLU>(to, &w_map, &full[stage], (first + i) * TILE_WIDTH, row, N);
-                fetch_tile(to + s::W_BYTES, &x_map, &full[stage], (first + i) * TILE_WIDTH, 0,
+                fetch_w<GEGLU>(to, &w_map, &full[stage], (first + i) * TILE_K, row, N);
+                fetch_tile(to + s::W_BYTES, &x_map, &full[stage], (first + i) * TILE_K, 0,
                            READ_OFTEN);
             }
         }
@@ -147,8 +168,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
             barrier_wait(&full[stage], i / s::STAGES & 1);
             wgmma_begin();
 #pragma unroll
-            for (int k = 0; k < TILE_WIDTH / 16; k++)
-                wgmma(c, a + 2 * k, b + 2 * k);
+            for (int k = 0; k < TILE_ROW_BYTES / 32; k++)
+                multiply<W>(c, a + 2 * k, b + 2 * k);
             wgmma_end();
             if (lane == 0)
                 barrier_arrive(&empty[stage]);
@@ -171,8 +192,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
         if (at >= columns)
             continue;
         sum = sum_of_parts(&sums[t * s::PITCH + column], n_parts);
+        if (sizeof(W) == 1)
+            sum = times(sum, load4(w_scales + at), x_scales[t]);
         if (GEGLU) {
             float4 up = sum_of_parts(&sums[t * s::PITCH + width + column], n_parts);
+            if (sizeof(W) == 1)
+                up = times(up, load4(w_scales + columns + at), x_scales[t]);
             sum = make_float4(gelu(sum.x) * up.x, gelu(sum.y) * up.y, gelu(sum.z) * up.z,
                               gelu(sum.w) * up.w);
         }
@@ -204,11 +229,13 @@ static int choose_parts(const struct device *d, int n_blocks, int n_tiles)
     return n_parts;
 }
 
-template <int TN, bool GEGLU, typename Y>
+template <int TN, bool GEGLU, typename W, typename Y>
 static int run(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                bool add, int T, struct error *err)
 {
-    int n_tiles = (w->K + TILE_WIDTH - 1) / TILE_WIDTH, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
+    const int tile_k = TILE_ROW_BYTES / sizeof(W);
+    const enum dtype type = sizeof(W) == 1 ? DTYPE_F8_E4M3 : DTYPE_BF16;
+    int n_tiles = (w->K + tile_k - 1) / tile_k, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
     int n_parts = choose_parts(d, n_blocks, n_tiles);
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
@@ -224,28 +251,39 @@ static int run(struct device *d, Y *y, const void *x, const struct matrix *w, co
     config.stream = d->stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    if ((rc = hopper_map(d, &w_map, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) != OK ||
-        (rc = hopper_map(d, &x_map, x, T, w->K, TN, err)) != OK)
+    if ((rc = hopper_map(d, &w_map, type, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) !=
+            OK ||
+        (rc = hopper_map(d, &x_map, type, x, T, w->K, TN, err)) != OK)
         return rc;
-    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, GEGLU, Y>,
+    CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, GEGLU, W, Y>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shape<TN>::BYTES));
-    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, GEGLU, Y>, w_map, x_map, y, bias, add,
-                                T, w->N, n_tiles));
+    CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, GEGLU, W, Y>, w_map, x_map, y, bias,
+                                (const float *)w->scales, (const float *)d->row_scales, add, T,
+                                w->N, n_tiles));
 out:
     return rc;
+}
+
+template <bool GEGLU, typename W, typename Y>
+static int run_of(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
+                  bool add, int T, struct error *err)
+{
+    if (T <= 32)
+        return run<32, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    if (T <= 64)
+        return run<64, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    if (T <= 96)
+        return run<96, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
+    return run<128, GEGLU, W, Y>(d, y, x, w, bias, add, T, err);
 }
 
 template <bool GEGLU, typename Y>
 static int run_any(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                    bool add, int T, struct error *err)
 {
-    if (T <= 32)
-        return run<32, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    if (T <= 64)
-        return run<64, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    if (T <= 96)
-        return run<96, GEGLU, Y>(d, y, x, w, bias, add, T, err);
-    return run<128, GEGLU, Y>(d, y, x, w, bias, add, T, err);
+    if (w->scales != NULL)
+        return run_of<GEGLU, e4m3>(d, y, x, w, bias, add, T, err);
+    return run_of<GEGLU, __nv_bfloat16>(d, y, x, w, bias, add, T, err);
 }
 
 int few_rows_product(struct device *d, void *y, enum dtype y_type, const void *x,

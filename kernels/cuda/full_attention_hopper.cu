@@ -302,7 +302,7 @@ static int run(struct device *d, __nv_bfloat16 *o, const __nv_bfloat16 *qkvg, in
     float factor = scale * 1.4426950408889634f; /* powers of 2, not of e */
     CUtensorMap map;
 
-    if ((rc = hopper_map(d, &map, qkvg, T, stride, S::KEYS, err)) != OK)
+    if ((rc = hopper_map(d, &map, DTYPE_BF16, qkvg, T, stride, S::KEYS, err)) != OK)
         return rc;
     CUDA_TRY(cudaFuncSetAttribute(hopper_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   S::BYTES));

@@ -2,8 +2,8 @@
  * full_attention_hopper.cu. Private to kernels/cuda/.
  *
  * Tiles of a matrix come to shared memory by the bulk tensor copy engine, as a tensor map on the
- * host's side describes them: rows of 64 numbers (128 bytes) with the 128-byte swizzle, which is
- * what wgmma.cuh reads. Barriers say when a tile is there and when its place is free. */
+ * host's side describes them: rows of 128 bytes (64 numbers of bf16) with the 128-byte swizzle,
+ * which is what wgmma.cuh reads. Barriers say when a tile is there and when its place is free. */
 #pragma once
 #include <cuda.h>
 
@@ -25,10 +25,11 @@ struct hopper {
 int hopper_open(struct device *d, struct error *err);
 void hopper_close(struct device *d);
 
-/* Tiles of 64 columns and box_rows rows of a row-major bf16 [rows, columns] whose rows are next to
- * each other. data on 16 bytes, columns % 8 == 0; what a tile has beyond the matrix is 0. */
-int hopper_map(struct device *d, CUtensorMap *map, const void *data, int rows, int columns,
-               int box_rows, struct error *err);
+/* Tiles of TILE_ROW_BYTES and box_rows rows of a row-major [rows, columns] of BF16 or F8_E4M3 whose
+ * rows are next to each other. data on 16 bytes, a row's bytes % 16 == 0; what a tile has beyond
+ * the matrix is 0. */
+int hopper_map(struct device *d, CUtensorMap *map, enum dtype type, const void *data, int rows,
+               int columns, int box_rows, struct error *err);
 
 static __device__ inline unsigned shared_address(const void *p)
 {

@@ -67,12 +67,8 @@ int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err)
     *known = found != NULL && found->graph != NULL;
     if (*known)
         return OK;
-    if (found == NULL) {
-        if (r->n == MAX_RECORDINGS)
-            forget(r);
-        r->list[r->n++] = recording{key, NULL};
+    if (found == NULL)
         return OK;
-    }
     CUDA_TRY(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
     r->capturing = true;
 out:
@@ -86,14 +82,22 @@ int cuda_replay(struct device *d, uint64_t key, struct error *err)
     cudaGraph_t graph = NULL;
     int rc = OK;
 
+    if (found == NULL) { /* only now: what failed on its way here has plans to make yet */
+        if (r->n == MAX_RECORDINGS)
+            forget(r);
+        r->list[r->n++] = recording{key, NULL};
+        return OK;
+    }
     if (r->capturing) {
         r->capturing = false;
         CUDA_TRY(cudaStreamEndCapture(d->stream, &graph));
         CUDA_TRY(cudaGraphInstantiate(&found->graph, graph, 0));
+        cuda_note_memory(d);
     }
-    if (found->graph != NULL)
-        CUDA_TRY(cudaGraphLaunch(found->graph, d->stream));
+    CUDA_TRY(cudaGraphLaunch(found->graph, d->stream));
 out:
+    if (rc == ERR_MEM)
+        forget(r); /* they hold memory of the GPU, and can be made again */
     if (graph != NULL)
         cudaGraphDestroy(graph);
     return rc;

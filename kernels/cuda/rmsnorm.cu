@@ -35,12 +35,12 @@ static __device__ inline float4 scaled(float4 x, float factor, float4 w)
 
 /* D % 4 == 0 and D <= 4 * BLOCK * HELD: all of it is read once. h NULL: y is the norm of x. Else
  * x's norm is added to h, and y (or NULL) is the norm of the sum, by next_w. y may be x where both
- * are float32. */
+ * are float32 and its rows, `stride` numbers apart, are those of x. */
 template <typename T>
-static __global__ void held_kernel(float *h, T *y, const float *x, const float *w, float scale,
-                                   const float *next_w, int D, float eps)
+static __global__ void held_kernel(float *h, T *y, int stride, const float *x, const float *w,
+                                   float scale, const float *next_w, int D, float eps)
 {
-    size_t row = (size_t)blockIdx.x * D;
+    size_t row = (size_t)blockIdx.x * D, y_row = (size_t)blockIdx.x * stride;
     float4 held[HELD], before[HELD], weight[HELD], next[HELD];
     float sum = 0.0f, factor;
 
@@ -76,7 +76,7 @@ static __global__ void held_kernel(float *h, T *y, const float *x, const float *
                 put4(h + row + at, held[i]);
                 sum += squares(held[i]);
             } else
-                put4(y + row + at, held[i]);
+                put4(y + y_row + at, held[i]);
         }
     }
     if (h == NULL || y == NULL)
@@ -85,16 +85,16 @@ static __global__ void held_kernel(float *h, T *y, const float *x, const float *
     for (int i = 0; i < HELD; i++) {
         int at = 4 * (threadIdx.x + i * BLOCK);
         if (at < D)
-            put4(y + row + at, scaled(held[i], factor, next[i]));
+            put4(y + y_row + at, scaled(held[i], factor, next[i]));
     }
 }
 
 /* Any D; the arguments as above. A thread writes only what it alone reads. */
 template <typename T>
-static __global__ void any_kernel(float *h, T *y, const float *x, const float *w, float scale,
-                                  const float *next_w, int D, float eps)
+static __global__ void any_kernel(float *h, T *y, int stride, const float *x, const float *w,
+                                  float scale, const float *next_w, int D, float eps)
 {
-    size_t row = (size_t)blockIdx.x * D;
+    size_t row = (size_t)blockIdx.x * D, y_row = (size_t)blockIdx.x * stride;
     float sum = 0.0f, factor;
 
     wait_for_inputs();
@@ -109,35 +109,36 @@ static __global__ void any_kernel(float *h, T *y, const float *x, const float *w
             h[row + i] = value;
             sum += value * value;
         } else
-            put(&y[row + i], value);
+            put(&y[y_row + i], value);
     }
     if (h == NULL || y == NULL)
         return;
     factor = 1.0f / sqrtf(block_sum(sum) / (float)D + eps);
     for (int i = threadIdx.x; i < D; i += BLOCK)
-        put(&y[row + i], h[row + i] * factor * next_w[i]);
+        put(&y[y_row + i], h[row + i] * factor * next_w[i]);
 }
 
 template <typename T>
-static int run(struct device *d, const char *what, float *h, T *y, const float *x, const float *w,
-               float scale, const float *next_w, int rows, int D, float eps, struct error *err)
+static int run(struct device *d, const char *what, float *h, T *y, int stride, const float *x,
+               const float *w, float scale, const float *next_w, int rows, int D, float eps,
+               struct error *err)
 {
-    bool held = D % 4 == 0 && D <= 4 * BLOCK * HELD;
+    bool held = D % 4 == 0 && stride % 4 == 0 && D <= 4 * BLOCK * HELD;
 
     if (rows == 0)
         return OK;
-    return launch(d, what, err, held ? held_kernel<T> : any_kernel<T>, rows, BLOCK, 0, h, y, x, w,
-                  scale, next_w, D, eps);
+    return launch(d, what, err, held ? held_kernel<T> : any_kernel<T>, rows, BLOCK, 0, h, y, stride,
+                  x, w, scale, next_w, D, eps);
 }
 
-int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, const float *x, const float *w,
-                 int T, int D, float eps, struct error *err)
+int cuda_rmsnorm(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
+                 const float *w, int T, int D, float eps, struct error *err)
 {
     float *none = NULL;
 
     if (y_type == DTYPE_F32)
-        return run(d, "rmsnorm", none, (float *)y, x, w, 1.0f, none, T, D, eps, err);
-    return run(d, "rmsnorm", none, (__nv_bfloat16 *)y, x, w, 1.0f, none, T, D, eps, err);
+        return run(d, "rmsnorm", none, (float *)y, stride, x, w, 1.0f, none, T, D, eps, err);
+    return run(d, "rmsnorm", none, (__nv_bfloat16 *)y, stride, x, w, 1.0f, none, T, D, eps, err);
 }
 
 int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w, float scale, int T,
@@ -145,7 +146,7 @@ int cuda_add_rmsnorm(struct device *d, float *h, const float *x, const float *w,
 {
     float *none = NULL;
 
-    return run(d, "add_rmsnorm", h, none, x, w, scale, none, T, D, eps, err);
+    return run(d, "add_rmsnorm", h, none, D, x, w, scale, none, T, D, eps, err);
 }
 
 int cuda_add_rmsnorm_rmsnorm(struct device *d, float *h, void *y, const float *x, const float *w,
@@ -153,7 +154,7 @@ int cuda_add_rmsnorm_rmsnorm(struct device *d, float *h, void *y, const float *x
                              struct error *err)
 {
     if (d->act == DTYPE_F32)
-        return run(d, "add_rmsnorm_rmsnorm", h, (float *)y, x, w, scale, next_w, T, D, eps, err);
-    return run(d, "add_rmsnorm_rmsnorm", h, (__nv_bfloat16 *)y, x, w, scale, next_w, T, D, eps,
+        return run(d, "add_rmsnorm_rmsnorm", h, (float *)y, D, x, w, scale, next_w, T, D, eps, err);
+    return run(d, "add_rmsnorm_rmsnorm", h, (__nv_bfloat16 *)y, D, x, w, scale, next_w, T, D, eps,
                err);
 }

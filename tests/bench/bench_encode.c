@@ -1,12 +1,12 @@
 /* bench_encode.c - how long an encode takes: numbers, not verdicts.
  *
- *     bench_encode MODEL THREADS TOKENS [float32|bfloat16] [RUNS]
+ *     bench_encode MODEL THREADS TOKENS [float32|bfloat16] [RUNS] [LTX]
  *     bench_encode MODEL THREADS - [float32|bfloat16]
  *
- * Loads the model, encodes one prompt of TOKENS ids again and again, all hidden states in float32,
- * and prints one JSON line: milliseconds (median, fastest, slowest), load time, peak resident
- * memory, and how much of it at the end is the process's own: the rest are pages of the mapped
- * model file, which the system may drop.
+ * Loads the model, encodes one prompt of TOKENS ids again and again, all hidden states in float32
+ * (with an LTX checkpoint: embeddings), and prints one JSON line: milliseconds (median, fastest,
+ * slowest), load time, peak resident memory, and how much of it at the end is the process's own:
+ * the rest are pages of the mapped model file, which the system may drop.
  *
  * With `-` it plays against others (bench_peers.py): every line of stdin, `TOKENS PROMPTS`, is one
  * call of PROMPTS such prompts, answered with its milliseconds and the Frobenius norm of the last
@@ -60,7 +60,9 @@ static double last_state_norm(const struct engine_tensor *t)
 static int encode(struct engine *engine, int n_tokens, int n_prompts, double *ms, double *norm,
                   struct error *err)
 {
-    struct engine_request request = {.dtype = DTYPE_F32};
+    bool has_ltx = engine_info(engine)->extractor > 0;
+    struct engine_request request = {.dtype = DTYPE_F32,
+                                     .level = has_ltx ? ENGINE_EMBEDDINGS : ENGINE_HIDDEN_STATES};
     struct engine_result results[MAX_PROMPTS];
     struct engine_prompt prompts[MAX_PROMPTS];
     int32_t ids[ENGINE_MAX_TOKENS] = {2};
@@ -132,7 +134,8 @@ int main(int argc, char **argv)
     int rc = EXIT_FAILURE;
 
     if (argc < 4) {
-        fprintf(stderr, "usage: bench_encode MODEL THREADS TOKENS|- [float32|bfloat16] [RUNS]\n");
+        fprintf(stderr, "usage: bench_encode MODEL THREADS TOKENS|- [float32|bfloat16] [RUNS] "
+                        "[LTX]\n");
         return EXIT_FAILURE;
     }
     plays = strcmp(argv[3], "-") == 0;
@@ -146,6 +149,7 @@ int main(int argc, char **argv)
         goto out;
     }
     options.model = argv[1];
+    options.ltx[0] = argc > 6 ? argv[6] : NULL;
     options.n_threads = (int)n_threads;
     options.compute = argc > 4 && strcmp(argv[4], "bfloat16") == 0 ? DTYPE_BF16 : DTYPE_F32;
     start = clock_now_ns();

@@ -22,10 +22,9 @@ import shutil
 import signal
 import socket
 import statistics
-import subprocess
-import tempfile
-import threading
 import time
+
+from rig import PIECE, Programs, Redis, metric, receive, send_over_loopback, timed
 
 parser = argparse.ArgumentParser()
 parser.add_argument("bin", type=pathlib.Path)
@@ -33,47 +32,9 @@ parser.add_argument("tests", type=pathlib.Path)
 parser.add_argument("--rounds", type=int, default=15)
 parser.add_argument("--parked", type=int, default=5000)
 args = parser.parse_args()
-DIR = pathlib.Path(tempfile.mkdtemp(prefix="pe-bench-", dir="/tmp"))
 TINY = args.tests.resolve() / "golden/gemma3-tiny"
-PIECE = 1 << 20
-
-
-def start(name, *argv, **env):
-    log = open(DIR / f"{name}.log", "wb")
-    return subprocess.Popen([str(a) for a in argv], stdout=log, stderr=log,
-                            env={**os.environ, **env})
-
-
-def wait_for(true):
-    while not true():
-        time.sleep(0.02)
-
-
-class Redis:
-    """Just enough of the protocol, on a unix socket."""
-
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(str(path))
-        self.file = self.socket.makefile("rb", 1 << 20)
-
-    def send(self, *words):
-        words = [w if isinstance(w, bytes) else str(w).encode() for w in words]
-        self.socket.sendall(b"".join([b"*%d\r\n" % len(words)] +
-                                     [b"$%d\r\n%s\r\n" % (len(w), w) for w in words]))
-
-    def read(self):
-        line = self.file.readline()
-        if line[:1] == b"$":
-            size = int(line[1:])
-            return None if size < 0 else self.file.read(size + 2)[:-2]
-        if line[:1] == b"*":
-            return [self.read() for _ in range(int(line[1:]))]
-        return line[1:-2]
-
-    def __call__(self, *words):
-        self.send(*words)
-        return self.read()
+PROGRAMS = Programs()
+DIR = PROGRAMS.dir
 
 
 def http(port, prompt, wait=60, more=None):
@@ -86,60 +47,14 @@ def http(port, prompt, wait=60, more=None):
         return receive(s)
 
 
-def receive(s):
-    chunk = bytearray(1 << 20)
-    head, n = b"", 0
-    while b"\r\n\r\n" not in head:
-        head += s.recv(65536)
-    head, _, rest = head.partition(b"\r\n\r\n")
-    n = len(rest)
-    while got := s.recv_into(chunk):
-        n += got
-    return head.decode(), n
-
-
-def send_over_loopback(pieces):
-    """The same bytes from one thread to another through TCP."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def sender():
-        with listener.accept()[0] as s:
-            s.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            for piece in pieces:
-                s.sendall(piece)
-
-    thread = threading.Thread(target=sender)
-    thread.start()
-    with socket.create_connection(listener.getsockname()) as s:
-        receive(s)
-    thread.join()
-    listener.close()
-
-
-def timed(what, *words):
-    begin = time.perf_counter()
-    result = what(*words)
-    return (time.perf_counter() - begin) * 1e3, result
-
-
-def metric(name, series):
-    with socket.socket(socket.AF_UNIX) as s:
-        s.connect(str(DIR / name))
-        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        for line in s.makefile("rb").read().decode().splitlines():
-            if line.startswith(series + " "):
-                return float(line.rsplit(" ", 1)[1])
-    raise SystemExit(f"no metric {series}")
-
-
 def transfers(port, cache):
     long = "word " * 3000
     hits, misses, reads, writes, sends = [], [], [], [], []
     size = 0
     for i in range(args.rounds + 2):
-        before = metric("engine.admin", "pe_batch_seconds_sum")
+        before = metric(DIR / "engine.admin", "pe_batch_seconds_sum")
         ms, (head, size) = timed(http, port, f"{i} {long}")
-        own = (metric("engine.admin", "pe_batch_seconds_sum") - before) * 1e3
+        own = (metric(DIR / "engine.admin", "pe_batch_seconds_sum") - before) * 1e3
         assert " 200 " in head.splitlines()[0] and "X-Cache: miss" in head, head
         miss = ms - own
         ms, (head, _) = timed(http, port, f"{i} {long}")
@@ -195,7 +110,7 @@ def parked(port, service, engine):
                   (len(body), body))
         sockets.append(s)
         waiting.register(s, selectors.EVENT_READ)
-    wait_for(lambda: metric("service.admin", "pe_connections_parked") >= n)
+    PROGRAMS.wait_for(lambda: metric(DIR / "service.admin", "pe_connections_parked") >= n)
     memory = (resident_kb(service.pid) - before) / n
     engine.send_signal(signal.SIGCONT)
     answered, keys = {}, {}
@@ -225,12 +140,19 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for name in ("queue", "cache"):
         (DIR / name).mkdir()
-    running = [
-        start("queue", "redis-server", "--port", 0, "--unixsocket", DIR / "queue.sock", "--dir",
-              DIR / "queue", "--save", "", "--appendonly", "yes", "--appendfsync", "always"),
-        start("cache", "redis-server", "--port", 0, "--unixsocket", DIR / "cache.sock", "--dir",
-              DIR / "cache", "--save", "", "--maxmemory", "1gb", "--maxmemory-policy",
-              "allkeys-lfu")]
+    try:
+        measure()
+    finally:
+        PROGRAMS.stop()
+        shutil.rmtree(DIR)
+
+
+def measure():
+    start, wait_for = PROGRAMS.start, PROGRAMS.wait_for
+    start("queue", "redis-server", "--port", 0, "--unixsocket", DIR / "queue.sock", "--dir",
+          DIR / "queue", "--save", "", "--appendonly", "yes", "--appendfsync", "always")
+    start("cache", "redis-server", "--port", 0, "--unixsocket", DIR / "cache.sock", "--dir",
+          DIR / "cache", "--save", "", "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lfu")
     wait_for(lambda: (DIR / "queue.sock").exists() and (DIR / "cache.sock").exists())
     time.sleep(0.3)
     urls = [f"--redis-queue=unix:{DIR}/queue.sock", f"--redis-cache=unix:{DIR}/cache.sock"]
@@ -242,18 +164,10 @@ def main():
     service = start("service", args.bin / "prompt-encoder-service", *urls, "--listen=127.0.0.1:0",
                     f"--admin-listen=unix:{DIR}/service.admin", f"--key-secret-file={DIR}/secret",
                     f"--ready-file={DIR}/service.ready", "--log-level=warn")
-    running += [engine, service]
-    try:
-        wait_for((DIR / "service.ready").exists)
-        port = int((DIR / "service.ready").read_text().splitlines()[0].split(":")[-1])
-        transfers(port, Redis(DIR / "cache.sock"))
-        parked(port, service, engine)
-    finally:
-        for process in reversed(running):
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            process.wait(60)
-        shutil.rmtree(DIR)
+    wait_for((DIR / "service.ready").exists)
+    port = int((DIR / "service.ready").read_text().splitlines()[0].split(":")[-1])
+    transfers(port, Redis(DIR / "cache.sock"))
+    parked(port, service, engine)
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ class Encode(Case):
 
     def test_progress_is_a_plain_line_without_a_terminal(self):
         result = run("encode", "--model", TINY, "snow")
-        self.assertRegex(result.stderr.decode(), r"^loading .*gemma3-tiny: 3 MB in \d+\.\d\d s\n$")
+        self.assertRegex(result.stderr.decode(), r"^loading .*gemma3-tiny: 3 MB in \d+\.\d\d s, \d+\.\d\d GB/s\n$")
 
     def test_bad_input(self):
         out = self.dir / "out"
@@ -472,10 +472,49 @@ class Bench(Case):
         measured = json.loads(text)
         self.assertEqual(measured["model"], "random:gemma-3-tiny")
         self.assertEqual([sum(s["tokens"]) for s in measured["scenes"]], [61, 61, 91, 364, 1457])
+        self.assertGreater(measured["open_s"], 0)
+        self.assertEqual(measured["loaded_bytes"], 0)  # nothing of it comes from a file
+        self.assertGreater(measured["weights_bytes"], 0)
+        self.assertGreater(measured["peak_bytes"], measured["weights_bytes"])
+        self.assertGreater(measured["device_bytes"], measured["peak_bytes"])
         for scene in measured["scenes"]:
+            self.assertGreater(scene["first_ms"], 0)
+            self.assertGreater(scene["second_ms"], 0)
             self.assertGreater(scene["min_ms"], 0)
             self.assertLessEqual(scene["min_ms"], scene["median_ms"])
             self.assertLessEqual(scene["median_ms"], scene["max_ms"])
+
+    def test_prompts_of_a_file(self):
+        file = self.dir / "measured.json"
+        file.write_text(json.dumps(["A red fox", "A"]))
+        want = [len(ids) for ids in json.loads(self.good("tokenize", "-m", TINY, "--prompts", file))]
+        scene, = json.loads(self.good("bench", "-m", TINY, "--prompts", file, "--runs", "5",
+                                      "--json"))["scenes"]
+        self.assertEqual((scene["name"], scene["tokens"]), ("prompts", want))
+
+    def test_made_up_prompts(self):
+        scene, = json.loads(self.good("bench", "-m", "random:gemma-3-tiny", "--tokens", "3,1024,1",
+                                      "--runs", "5", "--json"))["scenes"]
+        self.assertEqual((scene["name"], scene["tokens"]), ("3,1024,1", [3, 1024, 1]))
+        bench = "bench", "-m", "random:gemma-3-tiny"
+        self.bad("--tokens: ", *bench, "--tokens", "3,x")
+        self.bad("--tokens: ", *bench, "--tokens", "1025")
+        self.bad("no list of numbers", *bench, "--tokens", "1" * 20)
+        self.bad("33 prompts, at most 32", *bench, "--tokens", ",".join(["1"] * 33))
+        self.bad("give --tokens", *bench, "--prompts", "any.json")
+        self.bad("not both", "bench", "-m", TINY, "--tokens", "3", "--prompts", "any.json")
+
+    def test_a_file(self):
+        """What was read of it is in the table and in JSON: every tensor of the fixture but the embedding
+        table, which stays in the file on a CPU."""
+        measured = json.loads(self.good("bench", "-m", str(TINY), "--runs", "5", "--json"))
+        self.assertEqual(measured["loaded_bytes"], sum(
+            len(data) for name, (_, _, data) in read_safetensors(TINY / "model.safetensors")[0].items()
+            if name.startswith("language_model.model.") and "embed_tokens" not in name))
+        self.assertGreater(measured["load_s"], 0)
+        text = self.good("bench", "-m", str(TINY), "--runs", "5")
+        self.assertRegex(text, r"opened in [\d.]+ s \([\d.]+ GB of files in [\d.]+ s: [\d.]+ GB/s\)")
+        self.assertRegex(text, r"weights [\d.]+ GB; at most [\d.]+ of [\d.]+ GB in use by this process")
 
     def test_bad_input(self):
         self.bad("no model", "bench")

@@ -114,6 +114,15 @@ class Verify(Case):
         self.assertIn("all 24 checks passed on cpu in bfloat16", text)
 
     @fast
+    def test_golden_float8(self):
+        if not has_bfloat16():
+            self.skipTest("no bfloat16 arithmetic here")
+        text = self.good("verify", "--fixtures", self.fixtures(), "--compute", "float8")
+        self.assertEqual(text.count("  pass\n"), 2 * 3 + 3 * 3 * 3)
+        self.assertRegex(text, r"\nfeatures +2 +21  (video|audio) +1\.\de-01  3\.0e-01  pass\n")
+        self.assertIn("all 33 checks passed on cpu in float8", text)
+
+    @fast
     def test_golden_loops(self):
         self.assertIn("all 11 checks passed on loops in float32",
                       self.good("verify", "--fixtures", self.fixtures(1), "--backend", "loops"))
@@ -183,6 +192,17 @@ class Verify(Case):
                     at=192 * 77, by=20.0)
         self.assertEqual(self.missed("3 of 24 checks", "--compute", "bfloat16", "--fixtures", folder),
                          [("embeddings", i) for i in range(3)])
+
+    @fast
+    def test_changed_weights_are_misses_in_float8(self):
+        if not has_bfloat16():
+            self.skipTest("no bfloat16 arithmetic here")
+        folder = self.fixtures()
+        self.change(folder / "gemma3-tiny/model.safetensors",
+                    "language_model.model.layers.3.post_feedforward_layernorm.weight", at=7, by=50.0)
+        rows = self.missed(" of 33 checks missed their bound", "--compute", "float8", "--fixtures", folder)
+        self.assertEqual([row for row in rows if row[0] == "hidden_states"],
+                         2 * [("hidden_states", i) for i in range(3)])
 
     @fast
     def test_changed_ids_are_misses(self):

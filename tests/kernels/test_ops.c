@@ -2,7 +2,10 @@
  *
  * Tolerance: both sides sum the same float32 products in another order, so they differ by a few
  * roundings of the largest partial sum; 2e-5 of the largest number is ten times what was seen.
- * bf16 results may fall on the other side of a rounding: one step is 2^-8 of the number. */
+ * bf16 results may fall on the other side of a rounding: one step is 2^-8 of the number. In float8
+ * a GPU's tensor cores align what they add to the largest and cut it off, at 2^-13 of that; over
+ * the few hundred such steps of a row of these tests that is less than 2^-8 of the largest number.
+ */
 #include <limits.h>
 #include <math.h>
 
@@ -13,11 +16,16 @@
 #define EXACT      1e-6
 #define REORDERED  2e-5
 #define BF16_STEPS (1.0 / 128)
+#define CUT_OFF    (1.0 / 256)
+
+enum { MAX_ROWS = 300 }; /* of any product here */
 
 static struct error err;
 static const struct ops *fast, *loops;
 static struct device *fast_device, *loops_device;
 static enum dtype act;
+static const char *only; /* the table that is tested, as under a GPU's sanitizer; NULL: all */
+static bool float8;
 
 /* ---- memory: all of a case's is released at once ---- */
 
@@ -145,7 +153,13 @@ static void check_mid_close(const char *what, const float *got, const float *wan
     check_close(what, got, want, n, mid() == DTYPE_F32 ? REORDERED : BF16_STEPS);
 }
 
-static const int lengths[] = {0, 1, 2, 7, 13, 64, 129, 300};
+/* Of sums that are stored as float32. */
+static double sums_tolerance(void)
+{
+    return float8 && !fast->is_host ? CUT_OFF : REORDERED;
+}
+
+static const int lengths[] = {0, 1, 2, 7, 13, 64, 129, MAX_ROWS};
 enum { N_LENGTHS = sizeof(lengths) / sizeof(lengths[0]) };
 #define F32_BYTES(n) ((size_t)(n) * sizeof(float))
 
@@ -197,8 +211,9 @@ static void rmsnorm_matches(void)
             void *want = host(act_bytes(n));
             void *x_there = on_device(x, F32_BYTES(n)), *w_there = on_device(w, F32_BYTES(D));
             void *h_there = on_device(h, F32_BYTES(n)), *y_there = on_device(want, act_bytes(n));
-            CHECK_OK(fast->rmsnorm(fast_device, y_there, act, x_there, w_there, T, D, 1e-6f, &err));
-            CHECK_OK(loops->rmsnorm(loops_device, want, act, x, w, T, D, 1e-6f, &err));
+            CHECK_OK(
+                fast->rmsnorm(fast_device, y_there, act, D, x_there, w_there, T, D, 1e-6f, &err));
+            CHECK_OK(loops->rmsnorm(loops_device, want, act, D, x, w, T, D, 1e-6f, &err));
             check_act_close("rmsnorm", back(y_there, act_bytes(n)), want, n);
             CHECK_OK(fast->add_rmsnorm(fast_device, h_there, x_there, w_there, scale, T, D, 1e-6f,
                                        &err));
@@ -210,17 +225,45 @@ static void rmsnorm_matches(void)
                                                    scale, on_device(next_w, F32_BYTES(D)), T, D,
                                                    1e-6f, &err));
                 CHECK_OK(loops->add_rmsnorm(loops_device, h, x, w, scale, T, D, 1e-6f, &err));
-                CHECK_OK(loops->rmsnorm(loops_device, want, act, h, next_w, T, D, 1e-6f, &err));
+                CHECK_OK(loops->rmsnorm(loops_device, want, act, D, h, next_w, T, D, 1e-6f, &err));
                 check_close("sum", back(h_there, F32_BYTES(n)), h, n, REORDERED);
                 check_act_close("norm of the sum", back(y_there, act_bytes(n)), want, n);
             }
             /* in place */
-            CHECK_OK(fast->rmsnorm(fast_device, x_there, DTYPE_F32, x_there, w_there, T, D, 1e-6f,
-                                   &err));
-            CHECK_OK(loops->rmsnorm(loops_device, x, DTYPE_F32, x, w, T, D, 1e-6f, &err));
+            CHECK_OK(fast->rmsnorm(fast_device, x_there, DTYPE_F32, D, x_there, w_there, T, D,
+                                   1e-6f, &err));
+            CHECK_OK(loops->rmsnorm(loops_device, x, DTYPE_F32, D, x, w, T, D, 1e-6f, &err));
             check_close("rmsnorm in place", back(x_there, F32_BYTES(n)), x, n, REORDERED);
             release_case();
         }
+}
+
+/* Columns of wider rows: each its own numbers, and nothing beside them. */
+static void norms_lie_side_by_side(void)
+{
+    static const int widths[] = {5, 48, 640};
+    enum { T = 21, PARTS = 3 };
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
+        size_t D = (size_t)widths[i], stride = PARTS * D, n = T * stride;
+        void *before = random_act(n, 5), *want = host(act_bytes(n));
+        void *y_there = on_device(before, act_bytes(n));
+        memcpy(want, before, act_bytes(n));
+        for (int part = 0; part < PARTS; part += 2) { /* what is between stays */
+            float *x = random_floats(T * D, 30 + (unsigned)part), *w = random_floats(D, 2);
+            void *normed = host(act_bytes(T * D));
+            CHECK_OK(fast->rmsnorm(fast_device, (char *)y_there + act_bytes(part * D), act,
+                                   (int)stride, on_device(x, F32_BYTES(T * D)),
+                                   on_device(w, F32_BYTES(D)), T, (int)D, 1e-6f, &err));
+            CHECK_OK(
+                loops->rmsnorm(loops_device, normed, act, (int)D, x, w, T, (int)D, 1e-6f, &err));
+            for (size_t t = 0; t < T; t++)
+                memcpy((char *)want + act_bytes(t * stride + part * D),
+                       (char *)normed + act_bytes(t * D), act_bytes(D));
+        }
+        check_act_close("side by side", back(y_there, act_bytes(n)), want, n);
+        release_case();
+    }
 }
 
 /* What the loop nests alone cannot show of themselves: both sides against the formula. */
@@ -267,7 +310,7 @@ static void matmul_matches(void)
             struct matrix *a, *b;
             CHECK_OK(fast->matrix_load(fast_device, &a, parts, 2, K, &err));
             CHECK_OK(loops->matrix_load(loops_device, &b, parts, 2, K, &err));
-            CHECK(fast->matrix_bytes(a) >= act_bytes((size_t)N * K));
+            CHECK(fast->matrix_bytes(a) >= (float8 ? (size_t)N * K : act_bytes((size_t)N * K)));
             CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, bias_there, T, &err));
             CHECK_OK(loops->matmul(loops_device, want, x, b, bias, T, &err));
             check_mid_close("matmul", mid_back(y_there, n), want, n);
@@ -286,7 +329,7 @@ static void matmul_matches(void)
 /* The same numbers, wherever they are made. */
 static void random_matrices_match(void)
 {
-    enum { N = 129, K = 96, T = 5 };
+    enum { N = 144, K = 96, T = 5 };
     float *want = host(F32_BYTES(T * N)), *y_there = on_device(want, F32_BYTES(T * N));
     void *x = random_act((size_t)T * K, 5), *x_there = on_device(x, act_bytes((size_t)T * K));
     struct matrix *a, *b;
@@ -295,7 +338,7 @@ static void random_matrices_match(void)
     CHECK_OK(random_matrix_create(loops, loops_device, &b, N, K, 0.3f, 7, &err));
     CHECK_OK(fast->linear(fast_device, y_there, x_there, a, NULL, false, T, &err));
     CHECK_OK(loops->linear(loops_device, want, x, b, NULL, false, T, &err));
-    check_close("random", back(y_there, F32_BYTES(T * N)), want, T * N, REORDERED);
+    check_close("random", back(y_there, F32_BYTES(T * N)), want, T * N, sums_tolerance());
     CHECK(want[0] != 0.0f && want[0] != want[1]);
     fast->matrix_free(fast_device, a);
     loops->matrix_free(loops_device, b);
@@ -328,7 +371,7 @@ static void linear_matches(void)
                 CHECK_OK(fast->linear(fast_device, y_there, x_there, a, biased ? bias_there : NULL,
                                       add, T, &err));
                 CHECK_OK(loops->linear(loops_device, y, x, b, biased ? bias : NULL, add, T, &err));
-                check_close("linear", back(y_there, F32_BYTES(n)), y, n, REORDERED);
+                check_close("linear", back(y_there, F32_BYTES(n)), y, n, sums_tolerance());
                 fast->matrix_free(fast_device, a);
                 loops->matrix_free(loops_device, b);
                 release_case();
@@ -338,8 +381,9 @@ static void linear_matches(void)
 /* Few rows times a matrix of several blocks, none of them whole: a path of its own on some GPUs. */
 static void few_rows_match(void)
 {
-    enum { N = 1028, K = 1160, GEGLU_ROWS = 768 };
+    enum { GEGLU_ROWS = 768 };
     static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128, 130};
+    int N = float8 ? 1040 : 1028, K = float8 ? 1168 : 1160;
     float *w = random_floats((size_t)N * K, 4);
     struct matrix_part part = {w, DTYPE_F32, N}, part2 = {w, DTYPE_F32, GEGLU_ROWS};
     struct matrix *a, *b, *a2, *b2;
@@ -354,13 +398,13 @@ static void few_rows_match(void)
         int T = rows[i];
         size_t n = (size_t)T * N;
         float *y = random_floats(n, 20), *want = host(F32_BYTES(n));
-        float *bias = random_floats(N, 21), *y_there = on_device(y, F32_BYTES(n));
-        void *x = random_act((size_t)T * K, 5), *bias_there = mid_on_device(bias, N);
+        float *bias = random_floats((size_t)N, 21), *y_there = on_device(y, F32_BYTES(n));
+        void *x = random_act((size_t)T * K, 5), *bias_there = mid_on_device(bias, (size_t)N);
         void *x_there = on_device(x, act_bytes((size_t)T * K));
         CHECK_OK(fast->linear(fast_device, y_there, x_there, a, on_device(bias, F32_BYTES(N)), true,
                               T, &err));
         CHECK_OK(loops->linear(loops_device, y, x, b, bias, true, T, &err));
-        check_close("added", back(y_there, F32_BYTES(n)), y, n, REORDERED);
+        check_close("added", back(y_there, F32_BYTES(n)), y, n, sums_tolerance());
         CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, bias_there, T, &err));
         CHECK_OK(loops->matmul(loops_device, want, x, b, bias, T, &err));
         check_mid_close("stored", mid_back(y_there, n), want, n);
@@ -409,6 +453,131 @@ static void matmul_rows_are_independent(void)
         free(host_held[--n_host_held]); /* both of mid_back() */
         free(host_held[--n_host_held]);
     }
+    fast->matrix_free(fast_device, m);
+    release_case();
+}
+
+/* The nearest of all values of E4M3, the even one of two. */
+static double nearest_float8(double x)
+{
+    double best = 0.0;
+
+    for (int byte = 0; byte < 0x7f; byte++) {
+        int exponent = byte >> 3, mantissa = byte & 7;
+        double size = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+        double now = fabs(fabs(x) - size), before = fabs(fabs(x) - best);
+        if (now < before || (now == before && byte % 2 == 0))
+            best = size;
+    }
+    return copysign(best, x);
+}
+
+/* A row of bf16 numbers, rounded to E4M3 by the scale that is returned. Many of them lie just in
+ * the middle, so they are scaled in float32, as everywhere. */
+static double round_row(double *row, int K)
+{
+    float largest = 0.0f, inverse;
+
+    for (int k = 0; k < K; k++)
+        largest = fmaxf(largest, (float)fabs(row[k]));
+    inverse = 1.0f / (largest / 448.0f);
+    for (int k = 0; k < K && largest > 0.0f; k++)
+        row[k] = nearest_float8((double)((float)row[k] * inverse));
+    return (double)(largest / 448.0f);
+}
+
+/* Both sides against what ops.h says of float8: rows of x and w of very different sizes, one of
+ * them zero and one with a number far above its others; and a matrix that stays bf16. */
+static void float8_products_by_the_formula(void)
+{
+    enum { T = 5, K = 48, MAX_N = 32 };
+    static const int sizes[] = {32, 24}; /* the second is no multiple of 16 */
+
+    for (int kind = 0; kind < 2; kind++) {
+        int N = sizes[kind];
+        float *w = random_floats(MAX_N * K, 4), *x = random_floats(T * K, 5);
+        float *want = host(F32_BYTES(T * MAX_N)), *y = host(F32_BYTES(T * MAX_N)), *y_there;
+        double *exact_w = host((size_t)N * K * sizeof(double)), exact_x[T * K], w_scale[MAX_N];
+        struct matrix_part part = {w, DTYPE_F32, N};
+        void *x_act = host(act_bytes(T * K));
+        struct matrix *a, *b;
+        for (int i = 0; i < N * K; i++) {
+            w[i] *= ldexpf(1.0f, i / K % 9 - 4);
+            exact_w[i] = (double)bf16_to_float(bf16_from_float(w[i]));
+        }
+        for (int i = 0; i < T * K; i++)
+            x[i] *= i / K == 1 ? 0.0f : i == 2 * K + 7 ? 100.0f : ldexpf(1.0f, i / K * 2);
+        dtype_encode(x_act, x, act, T * K);
+        dtype_decode(x, x_act, act, T * K);
+        for (int n = 0; n < N; n++)
+            w_scale[n] = kind == 0 ? round_row(exact_w + (size_t)n * K, K) : 1.0;
+        for (int t = 0; t < T; t++) {
+            double scale = 1.0;
+            for (int k = 0; k < K; k++)
+                exact_x[t * K + k] = (double)x[t * K + k];
+            if (kind == 0)
+                scale = round_row(exact_x + (size_t)t * K, K);
+            for (int n = 0; n < N; n++) {
+                double sum = 0.0;
+                for (int k = 0; k < K; k++)
+                    sum += exact_x[t * K + k] * exact_w[n * K + k];
+                want[t * N + n] = (float)(sum * scale * w_scale[n]);
+            }
+        }
+        y_there = on_device(y, F32_BYTES(T * N));
+        CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, &err));
+        CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
+        CHECK_OK(fast->linear(fast_device, y_there, on_device(x_act, act_bytes(T * K)), a, NULL,
+                              false, T, &err));
+        CHECK_OK(loops->linear(loops_device, y, x_act, b, NULL, false, T, &err));
+        for (int t = 0; t < T; t++) { /* each row for itself: their sizes differ */
+            const float *got = back(y_there, F32_BYTES(T * N));
+            check_close("float8", got + (size_t)t * N, want + (size_t)t * N, (size_t)N,
+                        sums_tolerance());
+            check_close("loops", y + (size_t)t * N, want + (size_t)t * N, (size_t)N, REORDERED);
+        }
+        fast->matrix_free(fast_device, a);
+        loops->matrix_free(loops_device, b);
+        release_case();
+    }
+}
+
+/* A number that is none stays visible, and in its own row. */
+static void float8_keeps_nan_to_its_row(void)
+{
+    enum { T = 3, N = 16, K = 32 };
+    float *w = random_floats(N * K, 4), *x = random_floats(T * K, 5);
+    float *y_there = on_device(host(F32_BYTES(T * N)), F32_BYTES(T * N));
+    struct matrix_part part = {w, DTYPE_F32, N};
+    void *x_act = host(act_bytes(T * K));
+    const float *got;
+    struct matrix *m;
+
+    x[K + 5] = NAN;
+    dtype_encode(x_act, x, act, T * K);
+    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, &err));
+    CHECK_OK(fast->linear(fast_device, y_there, on_device(x_act, act_bytes(T * K)), m, NULL, false,
+                          T, &err));
+    got = back(y_there, F32_BYTES(T * N));
+    for (int i = 0; i < T * N; i++)
+        CHECK(isnan(got[i]) == (i / N == 1));
+    fast->matrix_free(fast_device, m);
+    release_case();
+}
+
+/* More rows than the device was opened for are refused, not written past their place. */
+static void float8_refuses_too_many_rows(void)
+{
+    enum { T = MAX_ROWS + 1, N = 16, K = 32 };
+    float *w = random_floats(N * K, 4);
+    void *y = on_device(host(F32_BYTES(T * N)), F32_BYTES(T * N));
+    void *x = on_device(random_act(T * K, 5), act_bytes(T * K));
+    struct matrix_part part = {w, DTYPE_F32, N};
+    struct matrix *m;
+
+    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, &err));
+    CHECK_ERR(fast->linear(fast_device, y, x, m, NULL, false, T, &err), ERR_SIZE,
+              "301 rows in float8, room for 300");
     fast->matrix_free(fast_device, m);
     release_case();
 }
@@ -582,24 +751,54 @@ static void range_norm_by_hand(void)
     release_case();
 }
 
+static void scale_columns_matches(void)
+{
+    static const int widths[][3] = {{1, 0, 1}, {5, 2, 9}, {130, 6, 136}, {600, 192, 800}};
+
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++) {
+            int N = widths[i][0], first = widths[i][1], stride = widths[i][2], T = lengths[j];
+            size_t n = (size_t)T * N, n_x = (size_t)T * stride;
+            float *x = random_floats(n_x, 26), *bias = random_floats((size_t)N, 27);
+            float *want = host(F32_BYTES(n)), *y_there = on_device(want, F32_BYTES(n));
+            float *x_there = on_device(x, F32_BYTES(n_x));
+            CHECK_OK(fast->scale_columns(fast_device, y_there, x_there + first, stride, 0.73f,
+                                         on_device(bias, F32_BYTES(N)), T, N, &err));
+            for (int t = 0; t < T; t++)
+                for (int k = 0; k < N; k++)
+                    want[t * N + k] = x[t * stride + first + k] * 0.73f + bias[k];
+            check_close("scale_columns", back(y_there, F32_BYTES(n)), want, n, EXACT);
+            release_case();
+        }
+}
+
 static void fill_rows_matches(void)
 {
-    enum { P = 24, R = 6, W = 5, B = 4, X = 40 };
+    enum { P = 24, R = 6, B = 4, X = 40 };
     static const int32_t first[B] = {10, 0, 39, 3}, count[B] = {P, 1, 0, 7};
-    size_t n = (size_t)B * P * W;
-    float *x = random_floats((size_t)X * W, 18), *registers = random_floats((size_t)R * W, 19);
-    float *want = host(F32_BYTES(n)), *got = on_device(want, F32_BYTES(n));
+    static const int widths[] = {5, 8, 260};
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
 
-    CHECK_OK(fast->fill_rows(
-        fast_device, got, on_device(x, F32_BYTES(X * W)), on_device(registers, F32_BYTES(R * W)),
-        on_device(first, sizeof(first)), on_device(count, sizeof(count)), B, P, R, W, &err));
-    for (int b = 0; b < B; b++)
-        for (int p = 0; p < P; p++)
-            memcpy(want + (size_t)(b * P + p) * W,
-                   p < count[b] ? x + (size_t)(first[b] + p) * W : registers + (size_t)(p % R) * W,
-                   F32_BYTES(W));
-    CHECK(memcmp(back(got, F32_BYTES(n)), want, F32_BYTES(n)) == 0);
-    release_case();
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (size_t j = 0; j < sizeof(types) / sizeof(types[0]); j++) {
+            size_t W = (size_t)widths[i], row = W * dtype_info(types[j])->bytes, n = B * P * row;
+            char *x = host(X * row), *registers = host(R * row), *want = host(n);
+            void *got = on_device(want, n);
+            dtype_encode(x, random_floats(X * W, 18), types[j], X * W);
+            dtype_encode(registers, random_floats(R * W, 19), types[j], R * W);
+            CHECK_OK(fast->fill_rows(fast_device, got, on_device(x, X * row),
+                                     on_device(registers, R * row), types[j],
+                                     on_device(first, sizeof(first)),
+                                     on_device(count, sizeof(count)), B, P, R, (int)W, &err));
+            for (int b = 0; b < B; b++)
+                for (int p = 0; p < P; p++)
+                    memcpy(want + (size_t)(b * P + p) * row,
+                           p < count[b] ? x + (size_t)(first[b] + p) * row
+                                        : registers + (size_t)(p % R) * row,
+                           row);
+            CHECK(memcmp(back(got, n), want, n) == 0);
+            release_case();
+        }
 }
 
 /* heads, width of a head, and rows of a block, of connectors */
@@ -674,13 +873,130 @@ static void full_attention_of_many_tiles_matches(void)
     ops_cpu()->close(cpu);
 }
 
+static float *awkward_floats(size_t n)
+{
+    static const float awkward[] = {0.0f,     -0.0f,    INFINITY, -INFINITY, 65519.0f, 65520.0f,
+                                    -7e37f,   3.4e38f,  1e-45f,   -6e-8f,    2.9e-8f,  6.1e-5f,
+                                    1.00390f, 1.01171f, 0.33f,    1.00048f};
+    float *x = random_floats(n, 15);
+
+    for (size_t i = 0; i < n; i += 3)
+        x[i] = awkward[i / 3 % (sizeof(awkward) / sizeof(awkward[0]))];
+    return x;
+}
+
+static void encode_matches(void)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const size_t counts[] = {0, 1, 3, 4, 61, 4096, 40003, 1100000};
+
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        for (size_t j = 0; j < sizeof(counts) / sizeof(counts[0]); j++) {
+            size_t n = counts[j], bytes = n * dtype_info(types[i])->bytes;
+            float *x = awkward_floats(n);
+            void *want = host(bytes), *there = on_device(want, bytes);
+            int32_t none = 0, *has_nan = on_device(&none, sizeof(none));
+            CHECK_OK(fast->encode(fast_device, there, types[i], on_device(x, F32_BYTES(n)), n,
+                                  has_nan, &err));
+            CHECK(dtype_encode(want, x, types[i], n));
+            CHECK(n == 0 || memcmp(back(there, bytes), want, bytes) == 0);
+            CHECK(*(int32_t *)back(has_nan, sizeof(none)) == 0);
+            for (size_t at = 0; n > 0 && at < n; at += n / 2 + 1) { /* the first, one inside */
+                float *bad = awkward_floats(n), got;
+                bad[at] = NAN;
+                has_nan = on_device(&none, sizeof(none));
+                CHECK_OK(fast->encode(fast_device, there, types[i], on_device(bad, F32_BYTES(n)), n,
+                                      has_nan, &err));
+                dtype_decode(&got, (char *)back(there, bytes) + at * dtype_info(types[i])->bytes,
+                             types[i], 1);
+                CHECK(isnan(got) && *(int32_t *)back(has_nan, sizeof(none)) == 1);
+            }
+            release_case();
+        }
+}
+
+/* What was marked leaves while later calls go on with other memory. */
+static void marked_downloads_match(void)
+{
+    enum { N = 1 << 20 };
+    const size_t sizes[OPS_MARKS] = {N * sizeof(float), 100, 1, 0};
+    float *x = random_floats(N, 16), *got = host(F32_BYTES(N));
+    void *parts[OPS_MARKS], *other = on_device(x, F32_BYTES(N));
+    int32_t none = 0, *has_nan = on_device(&none, sizeof(none));
+
+    for (int i = 0; i < OPS_MARKS; i++) {
+        void *there = on_device(x + i, F32_BYTES(N - OPS_MARKS));
+        parts[i] = on_device(got, F32_BYTES(N));
+        CHECK_OK(
+            fast->encode(fast_device, parts[i], DTYPE_F32, there, N - OPS_MARKS, has_nan, &err));
+        CHECK_OK(fast->mark(fast_device, i, &err));
+        for (int k = 0; k < 20; k++)
+            CHECK_OK(
+                fast->encode(fast_device, other, DTYPE_F32, there, N - OPS_MARKS, has_nan, &err));
+    }
+    for (int i = 0; i < OPS_MARKS; i++) {
+        size_t bytes = sizes[i] < F32_BYTES(N - OPS_MARKS) ? sizes[i] : F32_BYTES(N - OPS_MARKS);
+        memset(got, 0, F32_BYTES(N));
+        CHECK_OK(fast->download_marked(fast_device, i, got, parts[i], bytes, &err));
+        CHECK(memcmp(got, x + i, bytes) == 0);
+        CHECK(((char *)got)[bytes] == 0); /* and no more */
+    }
+    release_case();
+}
+
+static void run_products(void)
+{
+    RUN(matmul_matches);
+    RUN(random_matrices_match);
+    RUN(linear_matches);
+    RUN(few_rows_match);
+    RUN(matmul_rows_are_independent);
+}
+
+/* What float8 leaves as it is in bf16 is not run again. */
+static void run_float8(void)
+{
+    RUN(float8_products_by_the_formula);
+    RUN(float8_keeps_nan_to_its_row);
+    RUN(float8_refuses_too_many_rows);
+    run_products();
+}
+
+static void run_others(void)
+{
+    RUN(embed_matches);
+    RUN(rmsnorm_matches);
+    RUN(norms_lie_side_by_side);
+    RUN(the_sum_is_scaled);
+    RUN(qk_norm_rope_matches);
+    RUN(values_are_normed_when_asked);
+    RUN(attention_matches);
+    RUN(geglu_matches);
+    RUN(gelu_matches);
+    RUN(range_norm_matches);
+    RUN(range_norm_by_hand);
+    RUN(scale_columns_matches);
+    RUN(fill_rows_matches);
+    RUN(wide_qk_norm_rope_matches);
+    RUN(full_attention_matches);
+    if (fast == ops_cuda())
+        RUN(full_attention_of_many_tiles_matches);
+    RUN(encode_matches);
+    if (fast->mark != NULL)
+        RUN(marked_downloads_match);
+}
+
+/* `type`: F32, BF16, or F8_E4M3 for products in float8. */
 static void run_all(const struct ops *table, const char *name, enum dtype type, int n_threads)
 {
-    struct device_options options = {.act = type, .n_threads = n_threads};
+    struct device_options options = {.n_threads = n_threads, .max_rows = MAX_ROWS};
 
+    if ((ONLY_THREADS && n_threads == 1) || (only != NULL && strcmp(only, name) != 0))
+        return;
     fast = table;
     loops = ops_loops();
-    act = type;
+    float8 = options.float8 = type == DTYPE_F8_E4M3;
+    act = options.act = float8 ? DTYPE_BF16 : type;
     err = (struct error){0};
     if (table == NULL) {
         printf("SKIPPED %s in %s: not in this build\n", name, dtype_info(type)->name);
@@ -688,7 +1004,7 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     }
     if (fast->open(&fast_device, &options, &err) != OK) {
         /* only a GPU or bfloat16 arithmetic may be missing here */
-        bool may_lack = table == ops_cuda() || type == DTYPE_BF16;
+        bool may_lack = table == ops_cuda() || act == DTYPE_BF16;
         printf("%s %s in %s: %s\n", may_lack && err.code == ERR_INPUT ? "SKIPPED" : "FAIL", name,
                dtype_info(type)->name, err.text);
         if (!may_lack || err.code != ERR_INPUT)
@@ -700,48 +1016,40 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
         exit(EXIT_FAILURE);
     }
     printf("%s, %s, %d threads\n", name, dtype_info(type)->name, n_threads);
-    RUN(embed_matches);
-    RUN(rmsnorm_matches);
-    RUN(the_sum_is_scaled);
-    RUN(matmul_matches);
-    RUN(random_matrices_match);
-    RUN(linear_matches);
-    RUN(few_rows_match);
-    RUN(matmul_rows_are_independent);
-    RUN(qk_norm_rope_matches);
-    RUN(values_are_normed_when_asked);
-    RUN(attention_matches);
-    RUN(geglu_matches);
-    RUN(gelu_matches);
-    RUN(range_norm_matches);
-    RUN(range_norm_by_hand);
-    RUN(fill_rows_matches);
-    RUN(wide_qk_norm_rope_matches);
-    RUN(full_attention_matches);
-    if (fast == ops_cuda())
-        RUN(full_attention_of_many_tiles_matches);
+    if (float8) {
+        run_float8();
+    } else {
+        run_products();
+        run_others();
+    }
     fast->close(fast_device);
     loops->close(loops_device);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct ops level = *ops_loops();
+
+    only = argc > 1 ? argv[1] : NULL;
 
     run_all(ops_cpu(), "cpu", DTYPE_F32, 1);
     run_all(ops_cpu(), "cpu", DTYPE_F32, 3);
     run_all(ops_cpu(), "cpu", DTYPE_BF16, 2);
+    run_all(ops_cpu(), "cpu", DTYPE_F8_E4M3, 2);
     simd_fill_baseline(&level);
     run_all(&level, "simd baseline", DTYPE_F32, 1);
     run_all(&level, "simd baseline", DTYPE_BF16, 2);
+    run_all(&level, "simd baseline", DTYPE_F8_E4M3, 1);
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         simd_fill_v3(&level);
         run_all(&level, "simd v3", DTYPE_F32, 2);
         run_all(&level, "simd v3", DTYPE_BF16, 1);
+        run_all(&level, "simd v3", DTYPE_F8_E4M3, 2);
     }
 #endif
     run_all(ops_cuda(), "cuda", DTYPE_F32, 1);
     run_all(ops_cuda(), "cuda", DTYPE_BF16, 1);
+    run_all(ops_cuda(), "cuda", DTYPE_F8_E4M3, 1);
     return check_result();
 }

@@ -167,17 +167,34 @@ class Cards(Case):
         # the service may have looked while there was none
         wait_until(lambda: self.encode(["after"])[0] == 200, 10, "an answer")
 
+    def test_a_tokenizer_can_take_the_place_of_the_models_own(self):
+        def tokenizer():
+            card, = self.cards()
+            return json.loads(self.redis("queue", "hget", "pe:cards", card))["tokenizer"]
+
+        self.engine("own")
+        own = tokenizer()
+        other = self.dir / "tokenizer.json"
+        other.write_text((TINY / "tokenizer.json").read_text().replace("<start_of_image>", "<x>"))
+        self.redis("queue", "flushall")
+        self.engine("other", f"--tokenizer={other}")
+        self.assertNotEqual(tokenizer(), own)
+        self.redis("queue", "flushall")
+        self.engine("same", f"--tokenizer={TINY}", "--model=random:anything")
+        self.assertEqual(tokenizer(), own)
+
     def test_what_is_computed_in_other_types_is_never_mixed(self):
         self.engine("f32", "--compute=float32")
         self.engine("bf16", "--compute=bfloat16")
+        self.engine("f8", "--compute=float8")
         cards = self.cards()
         self.assertEqual([c.split(":")[0] + ":" + c.split(":")[2] for c in cards],
-                         ["tiny:bfloat16", "tiny:float32"])
+                         ["tiny:bfloat16", "tiny:float32", "tiny:float8"])
         self.assertEqual(len({c.split(":")[1] for c in cards}), 1)  # of the same weights
-        wait_until(lambda: len(self.redis("queue", "keys", "pe:{*}:wk").split()) == 2, 5)
+        wait_until(lambda: len(self.redis("queue", "keys", "pe:{*}:wk").split()) == 3, 5)
         self.assertEqual(sorted(self.redis("queue", "keys", "pe:{*}:wk").split()),
                          [f"pe:{{{card}}}:wk" for card in cards])
-        for engine, card in zip(("bf16", "f32"), cards):
+        for engine, card in zip(("bf16", "f32", "f8"), cards):
             self.assertEqual(self.redis("queue", "zcard", f"pe:{{{card}}}:wk"), "1")
             self.assertEqual(json.loads(self.redis("queue", "hget", "pe:cards", card))["compute"],
                              card.split(":")[2])
@@ -220,6 +237,16 @@ class Work(Case):
         self.service()
         n = self.calls("complete", lambda: self.check_encode([f"large one {i}" for i in range(4)]))
         self.assertEqual(n, 4)
+
+    def test_a_batch_too_large_for_the_memory_is_halved_until_it_fits(self):
+        self.engine("e", STUB_MEMORY="2")
+        self.service()
+        self.check_encode([f"one of eight {i}" for i in range(8)])
+        self.assertEqual(self.metric("e", "pe_batches_halved_total"), 3)  # of 8, and twice of 4
+        self.assertEqual(self.metric("e", "pe_batches_total"), 4)
+        self.assertEqual(self.metric("e", 'pe_jobs_total{outcome="done"}'), 8)
+        self.assertEqual(self.metric("e", "pe_jobs_redelivered_total"), 0)
+        self.check_encode(["fits"])  # nothing is left of it
 
     def test_waits_losses_and_speed_are_counted(self):
         hang = json.loads(subprocess.run(

@@ -1218,18 +1218,20 @@ class Weights(Case):
             stack.close()
 
     def test_the_same_weights_computed_otherwise(self):
-        """What float32 and bfloat16 compute is not the same, so no result is shared."""
+        """What float32, bfloat16 and float8 compute is not the same, so no result is shared."""
         stack = Stack("compute")
         try:
             stack.engine("--compute", "float32", "--seed", 1)
             service = stack.service()
             body = {"prompt": "precisely"}
-            _, first = self.good(service.encode(body))
-            other = stack.engine("--compute", "bfloat16", "--seed", 2)
-            wait_until(lambda: service.metric("pe_models") == 2)
-            headers, second = self.good(service.encode(body))
-            self.assertEqual(headers["x-cache"], "miss")
-            for answer, seed in ((first, 1), (second, 2)):
+            answers = [self.good(service.encode(body))[1]]
+            for seed, compute in ((2, "bfloat16"), (3, "float8")):
+                other = stack.engine("--compute", compute, "--seed", seed)
+                wait_until(lambda: service.metric("pe_models") == seed)
+                headers, answer = self.good(service.encode(body))
+                self.assertEqual(headers["x-cache"], "miss")
+                answers.append(answer)
+            for seed, answer in enumerate(answers, 1):
                 tensors, metadata = read_safetensors(answer)
                 ids = struct.unpack(f"<{metadata['tokens']}i", tensors["p0.token_ids"][2])
                 self.assertEqual(tensors["p0.hidden_states"][2],

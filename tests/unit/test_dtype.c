@@ -132,7 +132,7 @@ static void bf16_rounds_to_nearest_even(void)
     CHECK((encoded(float_of(0xff800001), DTYPE_F16) & 0x7fffu) > 0x7c00u);
 }
 
-static void a_nan_is_found_wherever_it_is(void)
+static void encoding_tells_of_a_nan_wherever_it_is(void)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     enum { N = 37 };
@@ -142,15 +142,14 @@ static void a_nan_is_found_wherever_it_is(void)
         float values[N];
         for (int i = 0; i < N; i++)
             values[i] = i % 3 == 0 ? INFINITY : i % 3 == 1 ? -INFINITY : 65000.0f * (float)(i - 9);
-        dtype_encode(bytes + 1, values, types[k], N);
-        CHECK(!dtype_has_nan(bytes + 1, types[k], N)); /* too large is no NaN */
+        CHECK(dtype_encode(bytes + 1, values, types[k], N)); /* too large is no NaN */
+        CHECK(dtype_encode(bytes + 1, values, types[k], 0));
         for (int i = 0; i < N; i++) {
-            float whole = values[i];
+            float number = values[i];
             values[i] = i % 2 == 0 ? (float)NAN : float_of(0xff800001);
-            dtype_encode(bytes + 1, values, types[k], N);
-            CHECK(dtype_has_nan(bytes + 1, types[k], N));
-            CHECK(!dtype_has_nan(bytes + 1, types[k], (size_t)i)); /* what is before it is whole */
-            values[i] = whole;
+            CHECK(!dtype_encode(bytes + 1, values, types[k], N));
+            CHECK(dtype_encode(bytes + 1, values, types[k], (size_t)i)); /* before it: none */
+            values[i] = number;
         }
     }
 }
@@ -196,7 +195,7 @@ int main(void)
     RUN(every_f16_decodes_exactly_and_encodes_back);
     RUN(f16_rounds_to_nearest_even);
     RUN(bf16_rounds_to_nearest_even);
-    RUN(a_nan_is_found_wherever_it_is);
+    RUN(encoding_tells_of_a_nan_wherever_it_is);
     RUN(f32_passes_through_at_any_alignment);
     RUN(sizes_are_whole_blocks_and_do_not_overflow);
     RUN(every_kind_has_a_name_and_a_size);

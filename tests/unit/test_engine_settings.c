@@ -49,6 +49,11 @@ static void options_reach_the_engine(void)
     CHECK_INT(o.n_threads, 3);
     CHECK_TEXT(engine_settings_backend(&s.engine), "loops");
     CHECK_TEXT(engine_settings_compute(&s.engine), "bfloat16");
+    CHECK_OK(parse(&s, 1, (const char *const[]){"--compute=float8"}));
+    CHECK(engine_settings_options(&s.engine).compute == DTYPE_F8_E4M3);
+    CHECK_TEXT(engine_settings_compute(&s.engine), "float8");
+    CHECK_ERR(parse(&s, 1, (const char *const[]){"--compute=fp8"}), ERR_INPUT,
+              "--compute: 'fp8' is none of float32|bfloat16|float8");
     CHECK_OK(parse(&s, 2, (const char *const[]){"--ltx=b", "--ltx=c"}));
     o = engine_settings_options(&s.engine);
     CHECK_TEXT(o.ltx[0], "b");

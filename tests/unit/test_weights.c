@@ -163,6 +163,32 @@ static void bytes_are_counted_once(void)
     model_file_close(file);
 }
 
+/* Of a device that has no memory for the fifth matrix. */
+static int n_loaded;
+
+static int short_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
+                      int n_parts, int K, struct error *e)
+{
+    if (++n_loaded < 5)
+        return ops_loops()->matrix_load(d, out, parts, n_parts, K, e);
+    return error_set(e, ERR_MEM, "test: no memory");
+}
+
+static void a_matrix_that_finds_no_room_is_named(void)
+{
+    struct ops ops = *ops_loops();
+    struct model_file *file;
+    struct weights *w;
+
+    ops.matrix_load = short_load;
+    CHECK_OK(model_file_open(&file, GEMMA3, &err));
+    CHECK_ERR(weights_load(&w, file, &ops, device, NULL, NULL, &err), ERR_MEM,
+              "model.safetensors: language_model.model.layers.1.self_attn.q_proj.weight: test: no "
+              "memory");
+    CHECK(w == NULL);
+    model_file_close(file);
+}
+
 int main(void)
 {
     struct device_options options = {.act = DTYPE_F32, .n_threads = 1};
@@ -175,6 +201,7 @@ int main(void)
     RUN(both_conventions_of_gemma3_mean_the_same);
     RUN(layers_have_a_scalar_and_values);
     RUN(bytes_are_counted_once);
+    RUN(a_matrix_that_finds_no_room_is_named);
     ops_loops()->close(device);
     return check_result();
 }
