@@ -141,8 +141,8 @@ struct ops {
     /* RMS norm with a whole factor: where a stored weight w means 1 + w, the loader has added the
      * 1 (engine/model/weights.c).
      *     y[t,d] = x[t,d] / sqrt(mean over d of x[t,d]^2 + eps) * w[d]
-     * y [T, D] of y_type (F32 or BF16), its rows `stride` numbers apart; x [T, D] f32; w [D] f32;
-     * y may be x when y_type is F32 and stride D */
+     * y [T, D] of y_type (F32 or BF16), its rows `stride` numbers apart; x [T, D] f32; w [D] f32,
+     * or NULL: all ones; y may be x when y_type is F32 and stride D */
     int (*rmsnorm)(struct device *d, void *y, enum dtype y_type, int stride, const float *x,
                    const float *w, int T, int D, float eps, struct error *err);
 

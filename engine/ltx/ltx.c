@@ -203,7 +203,7 @@ int ltx_add_state(struct ltx *x, const float *h, struct error *err)
     n = w->S - (s - place) < p->together ? w->S - (s - place) : p->together;
     rc = v1 ? ops->range_norm(d, x->normed, h, x->begin, x->scratch, x->B, x->T, w->D, err)
             : ops->rmsnorm(d, (char *)x->normed + (size_t)place * w->D * dtype_info(x->act)->bytes,
-                           x->act, n * w->D, h, p->ones, x->T, w->D, EPS, err);
+                           x->act, n * w->D, h, NULL, x->T, w->D, EPS, err);
     if (rc != OK || place + 1 < n)
         return rc;
     /* what was there before the first of them is gone */
@@ -251,7 +251,7 @@ static int first_qkvg(struct ltx *x, enum ltx_modality modality, void *qkvg, voi
     const struct ltx_linear *first = &c->blocks[0].qkvg;
     int W = w->config.connectors[modality].W, rc;
 
-    if ((rc = w->ops->rmsnorm(w->device, normed, x->act, W, rows, c->ones, n, W, EPS, err)) != OK)
+    if ((rc = w->ops->rmsnorm(w->device, normed, x->act, W, rows, NULL, n, W, EPS, err)) != OK)
         return rc;
     return w->ops->matmul(w->device, qkvg, normed, first->w, first->bias, n, err);
 }
@@ -294,7 +294,7 @@ static int forward_block(struct ltx *x, enum ltx_modality modality, const struct
         (rc = ops->linear(d, x->h, x->x, b->out.w, b->out.bias, true, R, err)) != OK)
         return rc;
     /* feed-forward: h += out(gelu(in(norm(h)))) */
-    if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, c->ones, R, W, EPS, err)) != OK ||
+    if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, NULL, R, W, EPS, err)) != OK ||
         (rc = feed_forward_in(x, b, R, 4 * W, &inner, err)) != OK ||
         (rc = ops->linear(d, x->h, inner, b->ff_out.w, b->ff_out.bias, true, R, err)) != OK)
         return rc;
@@ -323,12 +323,12 @@ static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, stru
             rc =
                 ops->fill_rows(d, x->wide, x->token_qkvg, x->register_qkvg[modality], mid, x->first,
                                count, n, LTX_ROWS, config->R, qkvg_width(x, modality), err);
-        else if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, c->ones, R, W, EPS, err)) == OK)
+        else if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, NULL, R, W, EPS, err)) == OK)
             rc = ops->matmul(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, R, err);
         if (rc != OK || (rc = forward_block(x, modality, b, R, err)) != OK)
             return rc;
     }
-    return ops->rmsnorm(d, x->h, DTYPE_F32, W, x->h, c->ones, R, W, EPS, err);
+    return ops->rmsnorm(d, x->h, DTYPE_F32, W, x->h, NULL, R, W, EPS, err);
 }
 
 /* Up to max_prompts prompts, before which `done` have gone through; their embeddings are left in h.

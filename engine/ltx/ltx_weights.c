@@ -138,23 +138,6 @@ static int put(struct loader *l, float **out, const float *host, size_t n, struc
     return rc;
 }
 
-/* [n] of one number. */
-static int put_constant(struct loader *l, float **out, float value, int n, struct error *err)
-{
-    float *host;
-    int rc;
-
-    if (l->listing)
-        return OK;
-    if ((host = malloc((size_t)n * sizeof(float))) == NULL)
-        return error_set(err, ERR_MEM, "ltx: no memory for %d numbers", n);
-    for (int i = 0; i < n; i++)
-        host[i] = value;
-    rc = put(l, out, host, (size_t)n, err);
-    free(host);
-    return rc;
-}
-
 static int random_floats(struct loader *l, void **out, enum dtype type, size_t n, struct error *err)
 {
     float *host = malloc(n * sizeof(float));
@@ -430,7 +413,7 @@ static int load_projection(struct loader *l, struct error *err)
         if ((rc = load_vector(l, &p->bias[m], prefix, bias, W, err)) != OK)
             return rc;
     }
-    return put_constant(l, &p->ones, 1.0f, w->D, err);
+    return OK;
 }
 
 /* ---- the connectors ---- */
@@ -502,8 +485,7 @@ static int load_connector(struct loader *l, enum ltx_modality modality, struct e
     if ((out->blocks = calloc((size_t)c->L + 1, sizeof(*out->blocks))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %d blocks", c->L);
     if ((rc = load_floats(l, &out->registers, prefix, "learnable_registers", c->R, c->W, err)) !=
-            OK ||
-        (rc = put_constant(l, &out->ones, 1.0f, c->W, err)) != OK)
+        OK)
         return rc;
     for (int i = 0; i < c->L; i++)
         if ((rc = load_block(l, &out->blocks[i], prefix, i, c, err)) != OK)
@@ -617,7 +599,6 @@ static void connector_free(const struct ltx_weights *w, struct ltx_connector_wei
     }
     free(c->blocks);
     w->ops->release(w->device, c->registers);
-    w->ops->release(w->device, c->ones);
     w->ops->release(w->device, c->cos);
     w->ops->release(w->device, c->sin);
 }
@@ -629,7 +610,6 @@ void ltx_weights_free(struct ltx_weights *w)
     for (int i = 0; w->projection.states != NULL && i < n_products(w); i++)
         w->ops->matrix_free(w->device, w->projection.states[i]);
     free(w->projection.states);
-    w->ops->release(w->device, w->projection.ones);
     for (int m = 0; m < LTX_N_MODALITIES; m++) {
         w->ops->release(w->device, w->projection.bias[m]);
         connector_free(w, &w->connectors[m], w->config.connectors[m].L);

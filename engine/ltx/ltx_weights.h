@@ -24,7 +24,6 @@ struct ltx_block {
 struct ltx_connector_weights {
     struct ltx_block *blocks; /* [L] */
     float *registers;         /* device, [R, W] */
-    float *ones;              /* device, [W]: the weight of norms that have none */
     float *cos, *sin;         /* device, [LTX_ROWS, W/2] */
 };
 
@@ -34,7 +33,6 @@ struct ltx_projection {
     int width;                     /* of the sums: video's, then, in V2, audio's */
     int together;                  /* states that one product takes; the last may have fewer */
     struct matrix **states;        /* [S / together, rounded up], each [width, n * D] of n states */
-    float *ones;                   /* V2: device, [D]: the weight of a norm that has none */
     float *bias[LTX_N_MODALITIES]; /* V2: device, [W] */
     float scale[LTX_N_MODALITIES]; /* V2: sqrt(W / D) */
 };

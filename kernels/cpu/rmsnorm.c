@@ -24,7 +24,9 @@ static void rmsnorm_row(void *arg, int t, int thread)
     factor = 1.0f / sqrtf(sum / (float)a->D + a->eps);
     for (int d = 0; d < a->D; d++) {
         size_t i = (size_t)t * a->stride + d;
-        float value = x[d] * factor * a->w[d];
+        float value = x[d] * factor;
+        if (a->w != NULL)
+            value *= a->w[d];
         if (a->y == NULL)
             a->h[i] = (a->h[i] + value) * a->scale;
         else

@@ -154,7 +154,9 @@ static void rmsnorm_rows(void *arg, int index, int thread)
         vec factor = splat(1.0f / sqrtf(sum_of_squares(x, D) / (float)D + a->eps));
         for (int d = 0; d < D; d += W) {
             size_t i = (size_t)t * a->stride + d;
-            vec value = load(x + d) * factor * load(a->w + d);
+            vec value = load(x + d) * factor;
+            if (a->w != NULL)
+                value *= load(a->w + d);
             if (a->y == NULL)
                 store(a->h + i, (load(a->h + i) + value) * a->scale);
             else

@@ -47,7 +47,7 @@ static __global__ void held_kernel(float *h, T *y, int stride, const float *x, c
     for (int i = 0; i < HELD; i++) { /* weights are no kernel's output */
         int at = 4 * (threadIdx.x + i * BLOCK);
         if (at < D) {
-            weight[i] = load4(w + at);
+            weight[i] = w != NULL ? load4(w + at) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
             if (h != NULL && y != NULL)
                 next[i] = load4(next_w + at);
         }
@@ -103,7 +103,7 @@ static __global__ void any_kernel(float *h, T *y, int stride, const float *x, co
     factor = 1.0f / sqrtf(block_sum(sum) / (float)D + eps);
     sum = 0.0f;
     for (int i = threadIdx.x; i < D; i += BLOCK) {
-        float value = x[row + i] * factor * w[i];
+        float value = x[row + i] * factor * (w != NULL ? w[i] : 1.0f);
         if (h != NULL) {
             value = (h[row + i] + value) * scale;
             h[row + i] = value;

@@ -208,7 +208,10 @@ static void rmsnorm_matches(void)
             size_t n = (size_t)T * D;
             float *x = random_floats(n, 1), *w = random_floats((size_t)D, 2);
             float *h = random_floats(n, 3), scale = j % 2 == 0 ? 1.0f : 0.37f;
+            float *ones = host(F32_BYTES(D));
             void *want = host(act_bytes(n));
+            for (int d = 0; d < D; d++)
+                ones[d] = 1.0f;
             void *x_there = on_device(x, F32_BYTES(n)), *w_there = on_device(w, F32_BYTES(D));
             void *h_there = on_device(h, F32_BYTES(n)), *y_there = on_device(want, act_bytes(n));
             CHECK_OK(
@@ -229,6 +232,12 @@ static void rmsnorm_matches(void)
                 check_close("sum", back(h_there, F32_BYTES(n)), h, n, REORDERED);
                 check_act_close("norm of the sum", back(y_there, act_bytes(n)), want, n);
             }
+            /* without weights */
+            CHECK_OK(fast->rmsnorm(fast_device, y_there, act, D, x_there, NULL, T, D, 1e-6f, &err));
+            CHECK_OK(loops->rmsnorm(loops_device, want, act, D, x, ones, T, D, 1e-6f, &err));
+            check_act_close("without weights", back(y_there, act_bytes(n)), want, n);
+            CHECK_OK(loops->rmsnorm(loops_device, want, act, D, x, NULL, T, D, 1e-6f, &err));
+            check_act_close("without weights", back(y_there, act_bytes(n)), want, n);
             /* in place */
             CHECK_OK(fast->rmsnorm(fast_device, x_there, DTYPE_F32, D, x_there, w_there, T, D,
                                    1e-6f, &err));
