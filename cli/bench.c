@@ -138,7 +138,7 @@ static void print_start(const struct engine_info *info, const struct figures *f)
     printf("weights %.2f GB; at most %.2f of %.2f GB in use by %s\n",
            (double)info->weights_bytes / 1e9, (double)f->peak_bytes / 1e9,
            (double)f->device_bytes / 1e9,
-           strcmp(info->backend, "cpu") == 0 ? "this process" : "all that use the GPU");
+           strcmp(info->backend, "cuda") == 0 ? "all that use the GPU" : "this process");
 }
 
 static void print_table(const struct settings *s, const struct engine_info *info,

@@ -52,7 +52,7 @@ static const struct program program = {
         "against golden vectors of the reference implementation. With --expected: your own\n"
         "model against values made by the reference, or by --write on another backend.\n"
         "Bounds are relative errors: 1e-4 in float32; in bfloat16 1.25 times what the\n"
-        "reference loses; 0.3 in float8, which loses the more: docs/ACCURACY.md. A miss makes\n"
+        "reference loses; 0.3 in float8, which loses more: docs/ACCURACY.md. A miss makes\n"
         "the exit code 1.",
     .options = options,
 };

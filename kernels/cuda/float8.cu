@@ -93,8 +93,9 @@ int float8_open(struct device *d, const struct device_options *options, struct e
     /* scales of rows, which it has on Hopper, came with 12.9 */
     if (gpu.major * 10 + gpu.minor < 89 || cublasLtGetVersion() < 120900)
         return error_set(err, ERR_INPUT,
-                         "cuda: gpu %d, %s of compute capability %d.%d with cuBLASLt %zu, cannot "
-                         "compute in float8: that takes 8.9 (Ada, Hopper or later) and 120900",
+                         "cuda: GPU %d (%s) cannot compute in float8: that takes compute "
+                         "capability 8.9 (Ada, Hopper or later), this has %d.%d; and cuBLASLt "
+                         "120900, this is %zu",
                          d->gpu, gpu.name, gpu.major, gpu.minor, cublasLtGetVersion());
     d->float8 = true;
     d->max_rows = options->max_rows;

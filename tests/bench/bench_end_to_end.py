@@ -3,7 +3,7 @@
 not verdicts.
 
     bench_end_to_end.py BIN_DIR TESTS_DIR [options] [-- the engine's options]
-    bench_end_to_end.py build/gpu/bin tests -- --model random:gemma-3-12b --ltx random:ltx-2.3 \\
+    bench_end_to_end.py build/cuda/bin tests -- --model random:gemma-3-12b --ltx random:ltx-2.3 \\
         --backend cuda --compute bfloat16
 
 For each number of cache servers (--caches 1,4) a queue, that many caches, an engine and a service
@@ -20,8 +20,8 @@ disturbs nobody. Embeddings in bfloat16 (12.6 MB a prompt with LTX-2.3); no prom
             once, and clients that ask for one; `engine` is how many prompts a second it encoded
             while it did
 
-With --engine stub_engine (and STUB_VIDEO=4096 STUB_AUDIO=2048) there is no model, and the rest has
-the right size. Standard library.
+With --engine stub_engine, STUB_VIDEO=4096 STUB_AUDIO=2048 and `-- --model tests/golden/gemma3-tiny`,
+which only gives a name, nothing is computed, and the rest has the right size. Standard library.
 """
 import argparse
 import json

@@ -2,7 +2,7 @@
 """How fast Gemma 3 12B is beside transformers on the same GPU, in one run in which both take turns.
 Numbers, not verdicts. Random weights on both sides (their own each), bfloat16; no files needed.
 
-    bench_reference.py [--program build/gpu/bin/prompt-encoder] [--rounds 3] [--calls 15]
+    bench_reference.py [--program build/cuda/bin/prompt-encoder] [--rounds 3] [--calls 15]
 
 What each computes, from token ids to all hidden states in the GPU's memory, for one prompt of 61
 tokens and for a pair of 61 and 30:
@@ -158,7 +158,7 @@ def print_scene(name, lengths, ways, times, ours, report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default=str(ROOT / "build/gpu/bin/prompt-encoder"))
+    parser.add_argument("--program", default=str(ROOT / "build/cuda/bin/prompt-encoder"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--calls", type=int, default=15, help="of each of transformers' ways")
     parser.add_argument("--our-calls", type=int, default=40, help="of ours, at least 5")

@@ -27,7 +27,7 @@ from safetensors.numpy import load_file
 from transformers import Gemma3TextConfig, Gemma3TextModel
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BOUND = 1e-3  # of the issue; float32 on both sides gives about 1e-6
+BOUND = 1e-3  # float32 on both sides gives about 1e-6
 
 NAMES = {
     "attn_norm": "input_layernorm",

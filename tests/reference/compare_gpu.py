@@ -8,7 +8,7 @@ hidden state, over all prompts' tokens, the table shows the relative error (Frob
 two against the third. Exit status 1 when one of ours is over 1.25 times theirs, or, where ours
 computes in float32 (--compute float32), over 1e-4.
 
-    compare_gpu.py --program build/gpu/bin/prompt-encoder                       # on a GPU
+    compare_gpu.py --program build/cuda/bin/prompt-encoder                       # on a GPU
     compare_gpu.py --program build/release/bin/prompt-encoder --backend cpu     # without
 """
 import argparse
@@ -86,7 +86,7 @@ def hidden_states(model, ids):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default=str(ROOT / "build/gpu/bin/prompt-encoder"))
+    parser.add_argument("--program", default=str(ROOT / "build/cuda/bin/prompt-encoder"))
     parser.add_argument("--backend", default="cuda", help="ours; transformers runs where it does")
     parser.add_argument("--compute", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--layers", type=int, default=SIZES["num_hidden_layers"])
