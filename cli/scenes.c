@@ -41,7 +41,7 @@ static int parse_tokens(struct scene *scene, const char *text, struct error *err
 
         if (scene->n == SCENE_MAX_PROMPTS)
             return too_many(SCENE_MAX_PROMPTS + 1, err);
-        if (len >= sizeof(one))
+        if (len == 0 || len >= sizeof(one))
             return error_set(err, ERR_INPUT, "--tokens: '%s' is no list of numbers", scene->name);
         memcpy(one, text, len);
         one[len] = '\0';
@@ -69,8 +69,7 @@ static int32_t made_up_id(int prompt, int token, int vocabulary)
     return (2 + 7919 * (token + 131 * prompt)) % vocabulary;
 }
 
-static int fill_ids(struct scenes *s, const struct prompts *prompts, int vocabulary,
-                    struct error *err)
+int scenes_fill(struct scenes *s, const struct prompts *prompts, int vocabulary, struct error *err)
 {
     size_t total = 0;
     int32_t *next;
@@ -93,21 +92,17 @@ static int fill_ids(struct scenes *s, const struct prompts *prompts, int vocabul
     return OK;
 }
 
-int scenes_make(struct scenes *s, const char *tokens, const struct prompts *prompts, int vocabulary,
+int scenes_make(struct scenes *s, const char *tokens, const struct prompts *prompts,
                 struct error *err)
 {
-    int rc = OK;
-
     s->n = 1;
     if (prompts != NULL)
-        rc = describe_prompts(&s->list[0], prompts, err);
-    else if (tokens != NULL)
-        rc = parse_tokens(&s->list[0], tokens, err);
-    else {
-        s->n = N_BUILT_IN;
-        memcpy(s->list, built_in, sizeof(built_in));
-    }
-    return rc == OK ? fill_ids(s, prompts, vocabulary, err) : rc;
+        return describe_prompts(&s->list[0], prompts, err);
+    if (tokens != NULL)
+        return parse_tokens(&s->list[0], tokens, err);
+    s->n = N_BUILT_IN;
+    memcpy(s->list, built_in, sizeof(built_in));
+    return OK;
 }
 
 void scenes_free(struct scenes *s)

@@ -23,9 +23,10 @@ struct scenes {
 };
 
 /* One scene of `prompts` (tokenised), else one of as many prompts as `tokens` ("61,30") has numbers
- * of tokens, else the built-in ones. Ids that nobody gave are spread over the
- * vocabulary. ERR_INPUT: `tokens` is no such list, or more than SCENE_MAX_PROMPTS.
- * Start from a zeroed struct; scenes_free() in any case. */
-int scenes_make(struct scenes *s, const char *tokens, const struct prompts *prompts, int vocabulary,
+ * of tokens, else the built-in ones. ERR_INPUT: `tokens` is no such list, or more than
+ * SCENE_MAX_PROMPTS. Start from a zeroed struct; scenes_free() in any case. */
+int scenes_make(struct scenes *s, const char *tokens, const struct prompts *prompts,
                 struct error *err);
+/* Their ids: those of `prompts`, or made-up ones, spread over the vocabulary. */
+int scenes_fill(struct scenes *s, const struct prompts *prompts, int vocabulary, struct error *err);
 void scenes_free(struct scenes *s);

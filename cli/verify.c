@@ -47,13 +47,12 @@ static const struct option options[] = {
 static const struct program program = {
     .name = "prompt-encoder verify",
     .usage = "[--model PATH (--expected FILE | --write FILE PROMPT...)] [options]",
-    .about =
-        "Checks the numbers of this machine's backend and compute type. Alone: small models\n"
-        "against golden vectors of the reference implementation. With --expected: your own\n"
-        "model against values made by the reference, or by --write on another backend.\n"
-        "Bounds are relative errors: 1e-4 in float32; in bfloat16 1.25 times what the\n"
-        "reference loses; 0.3 in float8, which loses more: docs/ACCURACY.md. A miss makes\n"
-        "the exit code 1.",
+    .about = "Checks the numbers of this machine's backend and compute type. Alone: small models\n"
+             "against golden vectors of the reference implementation. With --expected: your own\n"
+             "model against values made by the reference, or by --write on another backend.\n"
+             "Bounds are relative errors: 1e-4 in float32; in bfloat16 1.25 times what the\n"
+             "reference loses; 0.3 in float8, which loses more: docs/ACCURACY.md. A miss makes\n"
+             "the exit code 1.",
     .options = options,
 };
 

@@ -393,9 +393,11 @@ static int run_passes(struct engine *e, const struct engine_prompt *prompts, int
                             .first = done,
                             .results = results == NULL ? NULL : results + done};
         int n = fill_pack(e, &pass.pack, prompts, n_prompts, done);
-        if ((rc = run_pass(&pass, err)) != OK ||
-            (rc = e->ops->sync(e->device, err)) !=
-                OK) /* the next one uploads from the same memory */
+        /* in any case: the next one uploads from the same memory */
+        int synced;
+        rc = run_pass(&pass, err);
+        synced = e->ops->sync(e->device, rc == OK ? err : NULL);
+        if (rc != OK || (rc = synced) != OK)
             return rc;
         done += n;
     }

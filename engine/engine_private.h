@@ -21,6 +21,15 @@ static inline int engine_max_rows(int max_batch_tokens)
     return max_batch_tokens > ENGINE_ROWS ? max_batch_tokens : ENGINE_ROWS;
 }
 
+/* A part of a result on its way out of a device: a prompt's rows of a state, its features or its
+ * embeddings, in float32 at most. */
+static inline size_t engine_part_bytes(int width, int video_width, int audio_width)
+{
+    int W = video_width > audio_width ? video_width : audio_width;
+
+    return (size_t)ENGINE_ROWS * (size_t)(W > width ? W : width) * sizeof(float);
+}
+
 struct engine {
     const struct ops *ops;
     struct device *device;

@@ -119,6 +119,15 @@ static void ltx_progress(void *arg, uint64_t bytes_done)
 }
 
 /* Times and bytes of a load are told in engine_info. */
+static int end_loading(struct engine *e, struct error *err)
+{
+    int rc;
+
+    if (e->ops->loading_end != NULL && (rc = e->ops->loading_end(e->device, err)) != OK)
+        return rc;
+    return e->ops->sync(e->device, err);
+}
+
 static int load_weights(struct engine *e, const struct engine_options *options, struct error *err)
 {
     struct progress p = {.options = options};
@@ -139,8 +148,7 @@ static int load_weights(struct engine *e, const struct engine_options *options, 
         (e->checkpoint != NULL &&
          (rc = ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device, e->act,
                                 ltx_progress, &p, err)) != OK) ||
-        (e->ops->loading_end != NULL && (rc = e->ops->loading_end(e->device, err)) != OK) ||
-        (rc = e->ops->sync(e->device, err)) != OK)
+        (rc = end_loading(e, err)) != OK)
         return rc;
     e->info.loaded_bytes = p.total;
     e->info.load_s = clock_ms_since(start_ns) / 1e3;
@@ -185,10 +193,12 @@ static int make_random_weights(struct engine *e, struct error *err)
 {
     int rc;
 
-    if ((rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK || !e->has_ltx)
+    if ((rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK ||
+        (e->has_ltx &&
+         (rc = ltx_weights_random(&e->ltx_weights, &e->ltx_config, e->config.L + 1, e->config.D,
+                                  e->ops, e->device, e->act, err)) != OK))
         return rc;
-    return ltx_weights_random(&e->ltx_weights, &e->ltx_config, e->config.L + 1, e->config.D, e->ops,
-                              e->device, e->act, err);
+    return end_loading(e, err);
 }
 
 static int open_model(struct engine *e, const struct engine_options *options, struct error *err)
@@ -246,7 +256,7 @@ static int check_room(struct engine *e, struct error *err)
 static int take_result_memory(struct engine *e, struct error *err)
 {
     size_t flags = (size_t)e->max_batch_tokens * ENGINE_MAX_TENSORS * sizeof(int32_t);
-    size_t D = (size_t)e->info.width;
+    size_t part;
     void *memory = NULL;
     int rc;
 
@@ -257,13 +267,9 @@ static int take_result_memory(struct engine *e, struct error *err)
     e->has_nan = memory;
     if (e->ops->is_host)
         return OK;
-    if (D < (size_t)e->info.video_width)
-        D = (size_t)e->info.video_width;
-    if (D < (size_t)e->info.audio_width)
-        D = (size_t)e->info.audio_width;
+    part = engine_part_bytes(e->info.width, e->info.video_width, e->info.audio_width);
     for (int i = 0; i < OPS_MARKS; i++)
-        if ((rc = e->ops->alloc(e->device, &e->leaving[i], ENGINE_ROWS * D * sizeof(float), err)) !=
-            OK)
+        if ((rc = e->ops->alloc(e->device, &e->leaving[i], part, err)) != OK)
             return rc;
     return OK;
 }

@@ -153,6 +153,10 @@ int room_count(struct room *out, const struct gemma_config *gemma, const struct 
         (ltx != NULL && (rc = ltx_create(&x, ltx_weights, act, max_batch_tokens, err)) != OK))
         goto out;
     out->activations = sum.bytes;
+    if (!like->is_host)
+        out->activations +=
+            OPS_MARKS * engine_part_bytes(gemma->D, ltx != NULL ? ltx->connectors[LTX_VIDEO].W : 0,
+                                          ltx != NULL ? ltx->connectors[LTX_AUDIO].W : 0);
     if (compute == DTYPE_F8_E4M3) /* of a product's rows: E4M3 and a scale */
         out->activations +=
             (uint64_t)engine_max_rows(max_batch_tokens) * ((uint64_t)sum.widest + sizeof(float));

@@ -9,8 +9,6 @@
 #include "base/clock.h"
 #include "engine/engine_private.h"
 
-enum { MAX_PROMPTS = 8 }; /* to embeddings at once; connectors take no more of them together */
-
 /* One pass of n prompts and T tokens in all. */
 static int warm_pass(struct engine *e, int n, int T, struct error *err)
 {
@@ -33,7 +31,7 @@ static int warm_pass(struct engine *e, int n, int T, struct error *err)
 
 int engine_warm(struct engine *e, double *seconds, struct error *err)
 {
-    int n_prompts = e->info.extractor == 0 ? 0 : MAX_PROMPTS, rc;
+    int n_prompts = e->info.extractor == 0 ? 0 : LTX_MAX_PROMPTS, rc;
     int64_t start_ns = clock_now_ns();
 
     *seconds = 0.0;

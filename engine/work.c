@@ -30,6 +30,8 @@ struct engine_work engine_work(const struct engine *e, const int *n_tokens, int 
         double block = 12.0 * W * W + (e->ltx_weights->config.gated ? W * k->H : 0.0);
         work.connectors.bytes += k->L * block * size;
         work.connectors.operations += k->L * rows * (2.0 * block + 4.0 * W * ENGINE_ROWS);
+        if (k->L > 0) /* q, k, v and gate of registers are there already (engine/ltx/ltx.c) */
+            work.connectors.operations -= 2.0 * (rows - T) * (block - 9.0 * W * W);
     }
     return work;
 }

@@ -46,7 +46,7 @@ struct device_options {
     enum dtype act; /* what matmuls compute in: DTYPE_F32 or DTYPE_BF16 */
     bool float8;    /* they compute in E4M3; act is BF16 */
     int max_rows;   /* float8: rows of x of a product, at most; place for them is kept */
-    int n_threads;  /* CPU: threads that work, the caller's among them; at least 1 */
+    int n_threads;  /* of the host: they compute, or load for a GPU; the caller's among them */
     int gpu;        /* CUDA: which of the visible GPUs, from 0 */
 };
 

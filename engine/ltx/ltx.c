@@ -11,8 +11,6 @@
 
 static const float EPS = 1e-6f; /* of every norm here */
 
-enum { MAX_PROMPTS = 4 }; /* through a connector at once: their rows fill any device */
-
 struct ltx {
     const struct ltx_weights *weights;
     enum dtype act;
@@ -73,8 +71,8 @@ static int take_memory(struct ltx *x, struct error *err)
     size_t T = (size_t)x->max_batch_tokens, rows = (size_t)x->max_prompts * LTX_ROWS;
     size_t W = 0, wide, normed, qkvg = 0, act = dtype_info(x->act)->bytes;
     size_t mid = w->ops->mid_is_act ? act : sizeof(float);
-    size_t sums = (size_t)w->projection.width * sizeof(float);
     bool v1 = w->config.extractor == LTX_EXTRACTOR_V1;
+    size_t sums = v1 ? 0 : (size_t)w->projection.width * sizeof(float);
     int rc = OK;
 
     if ((x->host_begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
@@ -123,8 +121,8 @@ int ltx_create(struct ltx **out, const struct ltx_weights *weights, enum dtype a
     x->max_prompts = max_batch_tokens / LTX_ROWS;
     if (x->max_prompts < 1)
         x->max_prompts = 1;
-    if (x->max_prompts > MAX_PROMPTS)
-        x->max_prompts = MAX_PROMPTS;
+    if (x->max_prompts > LTX_MAX_PROMPTS)
+        x->max_prompts = LTX_MAX_PROMPTS;
     if ((rc = take_memory(x, err)) != OK)
         goto out;
     *out = x;

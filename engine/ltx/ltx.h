@@ -6,11 +6,13 @@
  *     ... ltx_features(ltx, LTX_VIDEO) ...          what the connectors read, real tokens only
  *     ltx_embed(ltx, LTX_VIDEO, prompts, n, sink, arg, &err);
  *
- * Features are a running sum: a state is normed and multiplied by its own slice of the projection
- * as soon as it is there, so no [tokens, states * width] tensor ever exists. engine/MODEL.md
+ * Features are a running sum: a few states at a time are normed and multiplied by their own slices
+ * of the projection, so no [tokens, states * width] tensor ever exists. engine/MODEL.md
  * describes the network. An ltx belongs to the thread that owns its device. */
 #pragma once
 #include "engine/ltx/ltx_weights.h"
+
+enum { LTX_MAX_PROMPTS = 4 }; /* through a connector at once: their rows fill any device */
 
 struct ltx;
 

@@ -1,8 +1,8 @@
 /* ltx_weights.h - the weights of LTX's extractor and connectors, resident on one device.
  *
  * The projection's columns are repacked here, from the file's order (number d of state s is column
- * d * S + s) to one matrix a state, so that each state can be added to the features as it comes.
- * Used by the thread that owns the device. */
+ * d * S + s) to one matrix for a few states, so that these can be added to the features as they
+ * come. Used by the thread that owns the device. */
 #pragma once
 #include "engine/files/ltx_checkpoint.h"
 #include "kernels/ops.h"

@@ -30,8 +30,10 @@ static int fill_card(struct registration *r, const struct engine *engine,
     int rc;
 
     if (tokenizer_path == NULL && info->is_random)
-        return error_set(err, ERR_INPUT, "%s has no tokenizer: give the engine --tokenizer PATH or set PE_TOKENIZER",
-                         settings->model);
+        return error_set(
+            err, ERR_INPUT,
+            "%s has no tokenizer: give the engine --tokenizer PATH or set PE_TOKENIZER",
+            settings->model);
     if (tokenizer_path == NULL)
         tokenizer_path = settings->model;
     *card = (struct model_card){.n_states = info->n_layers + 1,

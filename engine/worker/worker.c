@@ -31,7 +31,8 @@ enum {
     BACKOFF_MIN_MS = 100,
     BACKOFF_MAX_MS = 2000,
     TICK_MAX_MS = 10000,
-    CONTACT_MS = 5000 /* Redis counts as reachable for so long after an answer */
+    CONTACT_MS = 5000, /* Redis counts as reachable for so long after an answer */
+    WRITERS = 4        /* results that are stored at once: one connection fills no cache */
 };
 
 /* Jobs whose results are in the cache, not completed yet: Q writes to its disk once for all. */
@@ -57,7 +58,7 @@ struct worker {
     pthread_t loop;
     bool loop_started;
     struct queue *queue;
-    struct cache *cache;
+    struct cache *caches[WRITERS]; /* the first is the loop's, for all else, too */
     struct stored stored;
     double recent_tokens, recent_s; /* of the last batches, the older the less: what we compute */
     int backoff_ms;
@@ -225,7 +226,7 @@ static int find_cached(struct worker *w, struct held *const *jobs, size_t n, boo
 
     for (size_t i = 0; i < n; i++)
         ids[i] = jobs[i]->job.id;
-    return n == 0 ? OK : cache_exist_all(w->cache, ids, n, cached, err);
+    return n == 0 ? OK : cache_exist_all(w->caches[0], ids, n, cached, err);
 }
 
 /* Whether the cache answers; asked before anything is claimed. */
@@ -233,7 +234,7 @@ static bool cache_answers(struct worker *w)
 {
     struct error err = {0};
     bool there;
-    int rc = cache_ping(w->cache, &err);
+    int rc = cache_ping(w->caches[0], &err);
 
     there = rc == OK;
     if (!there && !atomic_exchange(&w->vitals.cache_is_away, true))
@@ -283,46 +284,116 @@ static void describe_result(struct cache_header *header, struct stored_parts *pa
     }
 }
 
-/* Stores one result; its job is completed soon after, never before. */
-static void store(struct worker *w, struct held *h, const struct engine_result *r)
+/* A result on its way into the cache. */
+struct put {
+    struct worker *w;
+    struct cache *cache;
+    struct held *held;
+    struct cache_header header;
+    struct stored_parts parts;
+    int64_t ttl_ms, start_ns;
+    int rc;
+    struct error err;
+};
+
+static void put_prepare(struct put *p, struct worker *w, struct held *h,
+                        const struct engine_result *r)
 {
-    struct cache_header header = {.n_tokens = r->n_tokens, .truncated = h->payload.truncated};
     const struct engine_info *info = engine_info(w->engine);
-    struct stored_parts parts = {0};
-    int64_t ttl_ms =
-        h->payload.ttl_s > 0 ? (int64_t)h->payload.ttl_s * 1000 : w->options.result_ttl_ms;
-    int64_t start = clock_now_ns();
-    struct error err = {0};
+    struct cache_header *header = &p->header;
+
+    *p = (struct put){.w = w, .held = h};
+    p->ttl_ms = h->payload.ttl_s > 0 ? (int64_t)h->payload.ttl_s * 1000 : w->options.result_ttl_ms;
+    header->n_tokens = r->n_tokens;
+    header->truncated = h->payload.truncated;
+    describe_result(header, &p->parts, &h->payload, r);
+    snprintf(header->model, sizeof(header->model), "%s", w->card->id);
+    snprintf(header->weights, sizeof(header->weights), "%s", w->card->weights);
+    snprintf(header->tokenizer, sizeof(header->tokenizer), "%s", w->card->tokenizer);
+    snprintf(header->gemma_version, sizeof(header->gemma_version), "%s", w->card->gemma_version);
+    snprintf(header->output, sizeof(header->output), "%s", h->payload.output);
+    snprintf(header->modalities, sizeof(header->modalities), "%s", h->payload.modalities);
+    layers_text(header->layers, sizeof(header->layers), &h->payload);
+    if (h->payload.n_layers == 0) { /* what LTX had a part in */
+        snprintf(header->extractor, sizeof(header->extractor), "v%d", info->extractor);
+        snprintf(header->ltx_version, sizeof(header->ltx_version), "%s", info->ltx_version);
+    }
+}
+
+static void *put_run(void *arg)
+{
+    struct put *p = arg;
     bool stored;
 
-    if (!is_wanted(w, h))
-        return;
-    describe_result(&header, &parts, &h->payload, r);
-    if (header.bytes > CACHE_PIECE) /* the small ones do not wait for a large one */
-        complete_stored(w);
-    snprintf(header.model, sizeof(header.model), "%s", w->card->id);
-    snprintf(header.weights, sizeof(header.weights), "%s", w->card->weights);
-    snprintf(header.tokenizer, sizeof(header.tokenizer), "%s", w->card->tokenizer);
-    snprintf(header.gemma_version, sizeof(header.gemma_version), "%s", w->card->gemma_version);
-    snprintf(header.output, sizeof(header.output), "%s", h->payload.output);
-    snprintf(header.modalities, sizeof(header.modalities), "%s", h->payload.modalities);
-    layers_text(header.layers, sizeof(header.layers), &h->payload);
-    if (h->payload.n_layers == 0) { /* what LTX had a part in */
-        snprintf(header.extractor, sizeof(header.extractor), "v%d", info->extractor);
-        snprintf(header.ltx_version, sizeof(header.ltx_version), "%s", info->ltx_version);
+    p->start_ns = clock_now_ns();
+    p->rc = ERR_IO;
+    /* twice: a connection that broke since it was used last is opened again */
+    for (int i = 0; i < 2 && p->rc == ERR_IO; i++) {
+        p->err = (struct error){0};
+        p->rc = cache_put(p->cache, p->held->job.id, &p->header, p->parts.data, p->parts.bytes,
+                          (size_t)p->header.n_tensors, p->ttl_ms, false, &stored, &p->err);
+        vitals_advance(&p->w->vitals);
     }
-    if (cache_put(w->cache, h->job.id, &header, parts.data, parts.bytes, (size_t)header.n_tensors,
-                  ttl_ms, false, &stored, &err) != OK) {
-        if (err.code == ERR_MEM) {
-            metric_add(&w->vitals.metrics[M_CACHE_ERRORS], 1);
-            fail(w, h, false, "cache_full");
-        } else {
-            give_back(w, h, &err);
+    if (p->rc == OK)
+        metric_observe(&p->w->vitals.metrics[M_STORE], clock_ms_since(p->start_ns) / 1e3);
+    return NULL;
+}
+
+/* Large ones at once, each in a thread of its own, the first in this one; where the system has no
+ * thread to give, and small ones, one after another. */
+static void put_run_all(struct put *puts, int n, bool large)
+{
+    pthread_t threads[WRITERS];
+    bool started[WRITERS] = {false};
+
+    for (int i = 1; i < n && large; i++)
+        started[i] = pthread_create(&threads[i], NULL, put_run, &puts[i]) == 0;
+    for (int i = 0; i < n; i++)
+        if (!started[i])
+            put_run(&puts[i]);
+    for (int i = 1; i < n; i++)
+        if (started[i])
+            pthread_join(threads[i], NULL);
+}
+
+/* Its job is completed soon after it was stored, never before. */
+static void put_settle(struct put *p)
+{
+    if (p->rc == OK) {
+        add_stored(p->w, p->held, M_DONE, p->start_ns);
+    } else if (p->rc == ERR_MEM) {
+        metric_add(&p->w->vitals.metrics[M_CACHE_ERRORS], 1);
+        fail(p->w, p->held, false, "cache_full");
+    } else {
+        give_back(p->w, p->held, &p->err);
+    }
+}
+
+/* Stores results, WRITERS at once, each on a connection of its own; frees them. */
+static void store(struct worker *w, struct held *const *jobs, struct engine_result *results,
+                  size_t n)
+{
+    struct put puts[WRITERS];
+
+    for (size_t first = 0, next; first < n; first = next) {
+        bool large = false;
+        int n_puts = 0;
+        for (next = first; next < n && n_puts < WRITERS; next++) {
+            if (!is_wanted(w, jobs[next]))
+                continue;
+            put_prepare(&puts[n_puts], w, jobs[next], &results[next]);
+            puts[n_puts].cache = w->caches[n_puts];
+            large |= puts[n_puts++].header.bytes > CACHE_PIECE;
         }
-        return;
+        if (large) /* the small ones before do not wait for it */
+            complete_stored(w);
+        put_run_all(puts, n_puts, large);
+        for (int i = 0; i < n_puts; i++)
+            put_settle(&puts[i]);
+        for (size_t i = first; i < next; i++)
+            engine_result_free(&results[i]);
     }
-    metric_observe(&w->vitals.metrics[M_STORE], clock_ms_since(start) / 1e3);
-    add_stored(w, h, M_DONE, start);
+    complete_stored(w);
 }
 
 static void note_speed(struct worker *w, size_t n_tokens, double seconds)
@@ -378,11 +449,7 @@ static int encode(struct worker *w, struct held **jobs, size_t n, struct error *
     metric_add(&w->vitals.metrics[M_TOKENS], (int64_t)n_tokens);
     metric_observe(&w->vitals.metrics[M_ENCODE], clock_ms_since(start) / 1e3);
     log_info("batch_encoded", "jobs=%zu tokens=%zu ms=%.1f", n, n_tokens, clock_ms_since(start));
-    for (size_t i = 0; i < n; i++) {
-        store(w, jobs[i], &results[i]);
-        engine_result_free(&results[i]);
-    }
-    complete_stored(w);
+    store(w, jobs, results, n);
     note_speed(w, n_tokens, clock_ms_since(start) / 1e3);
     return OK;
 }
@@ -546,8 +613,11 @@ int worker_start(struct worker **out, struct engine *engine, struct registration
         OK)
         goto out;
     vitals_note_queue(&w->vitals, OK, NULL); /* it has answered: ready from the first moment on */
-    if ((rc = cache_open(&w->cache, options->cache_urls, options->redis_timeout_ms, err)) != OK ||
-        (rc = keeper_start(&w->keeper, &keeper_options, err)) != OK)
+    for (int i = 0; i < WRITERS; i++)
+        if ((rc = cache_open(&w->caches[i], options->cache_urls, options->redis_timeout_ms, err)) !=
+            OK)
+            goto out;
+    if ((rc = keeper_start(&w->keeper, &keeper_options, err)) != OK)
         goto out;
     if (pthread_create(&w->loop, NULL, loop_main, w) != 0) {
         rc = error_set(err, ERR_MEM, "worker: cannot start a thread");
@@ -618,7 +688,8 @@ void worker_stop(struct worker *w)
     keeper_stop(w->keeper);
     hand_free(w->hand);
     queue_close(w->queue);
-    cache_close(w->cache);
+    for (int i = 0; i < WRITERS; i++)
+        cache_close(w->caches[i]);
     pthread_cond_destroy(&w->ended);
     pthread_mutex_destroy(&w->lock);
     free(w);

@@ -1,4 +1,5 @@
 /* device.cu - one GPU as a device: its stream, its memory, its table of ops. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/float8.cuh"
@@ -116,13 +117,18 @@ out:
 
 int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
 {
-    int rc = OK;
+    void *memory = NULL;
+    cudaError_t status = cudaMalloc(&memory, bytes > 0 ? bytes : 1);
+    char what[64];
 
     *out = NULL;
-    CUDA_TRY(cudaMalloc(out, bytes > 0 ? bytes : 1));
+    if (status != cudaSuccess) {
+        snprintf(what, sizeof(what), "memory of %zu bytes", bytes);
+        return cuda_failed(d, what, status, err);
+    }
+    *out = memory;
     cuda_note_memory(d);
-out:
-    return rc;
+    return OK;
 }
 
 static void cuda_release(struct device *d, void *memory)

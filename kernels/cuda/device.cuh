@@ -1,7 +1,7 @@
 /* device.cuh - what the files of the CUDA backend share. Private to kernels/cuda/.
  *
- * A device is one GPU with one stream; its thread alone uses both. Every op puts its work on the
- * stream and returns; `sync` and `download` wait. */
+ * A device is one GPU with one stream (and others for what goes over the bus beside it); its thread
+ * alone uses both. Every op puts its work on the stream and returns; `sync` and `download` wait. */
 #pragma once
 #include <cublasLt.h>
 #include <cuda_bf16.h>

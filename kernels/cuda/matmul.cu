@@ -244,11 +244,14 @@ int cuda_plan_size(int T)
     return rounded_up(T);
 }
 
+static uint32_t bucket_of(int T, int N, int K)
+{
+    return (((uint32_t)rounded_up(T) * 31u + (uint32_t)N) * 31u + (uint32_t)K * 7u) % BUCKETS;
+}
+
 static struct plan *find_plan(struct device *d, int T, int N, int K, struct kind kind, bool nearby)
 {
-    uint32_t hash = ((uint32_t)rounded_up(T) * 31u + (uint32_t)N) * 31u + (uint32_t)K * 7u;
-
-    for (struct plan *p = d->plans->buckets[hash % BUCKETS]; p != NULL; p = p->next)
+    for (struct plan *p = d->plans->buckets[bucket_of(T, N, K)]; p != NULL; p = p->next)
         if ((p->T == T || (nearby && rounded_up(p->T) == rounded_up(T))) && p->N == N &&
             p->K == K && p->kind.type == kind.type && p->kind.add == kind.add &&
             p->kind.biased == kind.biased && p->kind.gelu == kind.gelu)
@@ -259,7 +262,7 @@ static struct plan *find_plan(struct device *d, int T, int N, int K, struct kind
 static int plan_create(struct plan **out, struct device *d, int T, struct kind kind, const void *x,
                        const struct matrix *w, const void *bias, struct error *err)
 {
-    uint32_t hash = ((uint32_t)rounded_up(T) * 31u + (uint32_t)w->N) * 31u + (uint32_t)w->K * 7u;
+    uint32_t bucket = bucket_of(T, w->N, w->K);
     struct plan *near = find_plan(d, T, w->N, w->K, kind, true), *p;
     cublasLtMatmulHeuristicResult_t candidates[CANDIDATES], check;
     int least = w->scales != NULL ? SUMS : SCALED, n = 0, rc = OK;
@@ -298,8 +301,8 @@ static int plan_create(struct plan **out, struct device *d, int T, struct kind k
             (rc = choose(d, p, candidates, n, scratch, x, w, bias, err)) != OK)
             goto out;
     }
-    p->next = d->plans->buckets[hash % BUCKETS];
-    d->plans->buckets[hash % BUCKETS] = p;
+    p->next = d->plans->buckets[bucket];
+    d->plans->buckets[bucket] = p;
     *out = p;
     p = NULL;
 out:

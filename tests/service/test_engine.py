@@ -232,6 +232,21 @@ class Work(Case):
         self.assertLessEqual(n, 16)
         self.assertEqual(self.metric("e", 'pe_jobs_total{outcome="done"}'), 32)
 
+    def test_several_results_are_stored_at_once(self):
+        """One connection fills no cache: three more store beside the one that asks it all else."""
+        self.engine("e", STUB_STATES="3", STUB_WIDTH="100000", STUB_MS="200")
+        self.service()
+        for _ in range(2):
+            status, body = self.encode([f"prompt {i}" for i in range(9)], cache="refresh")
+            self.assertEqual(status, 200)
+            self.assertEqual(self.redis("cache", "client", "list").count("cmd=exec"), 3)
+            self.redis("cache", "client", "kill", "type", "normal")  # it opens them again
+        self.assertEqual(self.metric("e", 'pe_jobs_total{outcome="done"}'), 18)
+        for i in range(9):  # each its own, whoever stored it
+            ids = ids_of(body, f"p{i}.token_ids")
+            states = floats_of(body, f"p{i}.hidden_states")
+            self.assertEqual(states[:4], stub_numbers(ids, 0, 4))
+
     def test_a_large_result_waits_for_no_other(self):
         self.engine("e", STUB_STATES="64", STUB_WIDTH="1024")  # 1 MiB is 4 tokens
         self.service()
