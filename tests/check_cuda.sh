@@ -13,4 +13,5 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
 fi
 command -v nvcc >/dev/null || export PATH="$PATH:/usr/local/cuda/bin"
 build cuda
+build cuda # configured once more, it is the same
 ctest --preset cuda -j "$(nproc)" --no-tests=error -R "make_models|test_ops|test_hidden_states|test_cli"
