@@ -995,12 +995,14 @@ static void run_others(void)
         RUN(marked_downloads_match);
 }
 
-/* `type`: F32, BF16, or F8_E4M3 for products in float8. */
+/* `type`: F32, BF16, or F8_E4M3 for products in float8. `name`: a table's, or "simd ..", which has
+ * the threads of "cpu" and loops for other processors. */
 static void run_all(const struct ops *table, const char *name, enum dtype type, int n_threads)
 {
     struct device_options options = {.n_threads = n_threads, .max_rows = MAX_ROWS};
 
-    if ((ONLY_THREADS && n_threads == 1) || (only != NULL && strcmp(only, name) != 0))
+    if ((ONLY_THREADS && (n_threads == 1 || strncmp(name, "simd", 4) == 0)) ||
+        (only != NULL && strcmp(only, name) != 0))
         return;
     fast = table;
     loops = ops_loops();
