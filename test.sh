@@ -79,7 +79,7 @@ run_tests tsan -E "_(AVX2|SSE41)$" # other instructions, the same threads
 
 stage "fuzz: clang, every parser's corpus under the sanitizers"
 build fuzz
-run_tests fuzz -E "test_(service|up|faults)" # these ran under gcc's sanitizers
+run_tests fuzz -E "test_(service|up|faults)|_(AVX2|SSE41)$" # these ran under gcc's sanitizers
 
 stage "cuda"
 tests/check_cuda.sh
