@@ -54,9 +54,24 @@ static __device__ inline void wgmma_end(void)
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
+/* The sums' registers, as the instruction and the compiler want to hear of them. */
+#define WGMMA_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_NAMES_32                                                                             \
+    WGMMA_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, " \
+                   "%31"
+#define WGMMA_NAMES_48                                                                             \
+    WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+                   "%47"
+#define WGMMA_NAMES_64                                                                             \
+    WGMMA_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, " \
+                   "%63"
 #define WGMMA_SUMS_8(i)                                                                            \
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]),    \
         "+f"(c[i + 6]), "+f"(c[i + 7])
+#define WGMMA_SUMS_16 WGMMA_SUMS_8(0), WGMMA_SUMS_8(8)
+#define WGMMA_SUMS_32 WGMMA_SUMS_16, WGMMA_SUMS_8(16), WGMMA_SUMS_8(24)
+#define WGMMA_SUMS_48 WGMMA_SUMS_32, WGMMA_SUMS_8(32), WGMMA_SUMS_8(40)
+#define WGMMA_SUMS_64 WGMMA_SUMS_48, WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
 
 /* c = (add ? c : 0) + a b^T; b is [n, 16]. Number 4j + i of a lane lies in row lane / 4 + i / 2 * 8
  * of its warp's 16, column 8j + lane % 4 * 2 + i % 2. */
@@ -65,12 +80,10 @@ static __device__ inline void wgmma(float (&c)[16], uint64_t a, uint64_t b, bool
     asm volatile("{\n"
                  ".reg .pred add;\n"
                  "setp.ne.b32 add, %18, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, "
-                 "%8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" WGMMA_NAMES_16 "}, "
                  "%16, %17, add, 1, 1, 0, 0;\n"
                  "}"
-                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8)
+                 : WGMMA_SUMS_16
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
@@ -79,14 +92,10 @@ static __device__ inline void wgmma(float (&c)[32], uint64_t a, uint64_t b, bool
     asm volatile("{\n"
                  ".reg .pred add;\n"
                  "setp.ne.b32 add, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, "
-                 "%8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, "
-                 "%24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_NAMES_32 "}, "
                  "%32, %33, add, 1, 1, 0, 0;\n"
                  "}"
-                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24)
+                 : WGMMA_SUMS_32
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
@@ -95,17 +104,10 @@ static __device__ inline void wgmma(float (&c)[48], uint64_t a, uint64_t b, bool
     asm volatile("{\n"
                  ".reg .pred add;\n"
                  "setp.ne.b32 add, %50, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, "
-                 "%8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, "
-                 "%24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, "
-                 "%40, %41, %42, %43, %44, %45, %46, %47}, "
+                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" WGMMA_NAMES_48 "}, "
                  "%48, %49, add, 1, 1, 0, 0;\n"
                  "}"
-                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24),
-                   WGMMA_SUMS_8(32), WGMMA_SUMS_8(40)
+                 : WGMMA_SUMS_48
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
@@ -114,19 +116,10 @@ static __device__ inline void wgmma(float (&c)[64], uint64_t a, uint64_t b, bool
     asm volatile("{\n"
                  ".reg .pred add;\n"
                  "setp.ne.b32 add, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, "
-                 "%8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, "
-                 "%24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, "
-                 "%40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, "
-                 "%56, %57, %58, %59, %60, %61, %62, %63}, "
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_NAMES_64 "}, "
                  "%64, %65, add, 1, 1, 0, 0;\n"
                  "}"
-                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24),
-                   WGMMA_SUMS_8(32), WGMMA_SUMS_8(40), WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
+                 : WGMMA_SUMS_64
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
@@ -138,14 +131,10 @@ static __device__ inline void wgmma_transposed(float (&c)[32], const unsigned (&
     asm volatile("{\n"
                  ".reg .pred add;\n"
                  "setp.ne.b32 add, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, "
-                 "%8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, "
-                 "%24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" WGMMA_NAMES_32 "}, "
                  "{%32, %33, %34, %35}, %36, add, 1, 1, 1;\n"
                  "}"
-                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24)
+                 : WGMMA_SUMS_32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
 
@@ -155,18 +144,9 @@ static __device__ inline void wgmma_transposed(float (&c)[64], const unsigned (&
     asm volatile("{\n"
                  ".reg .pred add;\n"
                  "setp.ne.b32 add, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, "
-                 "%8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, "
-                 "%24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, "
-                 "%40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, "
-                 "%56, %57, %58, %59, %60, %61, %62, %63}, "
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" WGMMA_NAMES_64 "}, "
                  "{%64, %65, %66, %67}, %68, add, 1, 1, 1;\n"
                  "}"
-                 : WGMMA_SUMS_8(0), WGMMA_SUMS_8(8), WGMMA_SUMS_8(16), WGMMA_SUMS_8(24),
-                   WGMMA_SUMS_8(32), WGMMA_SUMS_8(40), WGMMA_SUMS_8(48), WGMMA_SUMS_8(56)
+                 : WGMMA_SUMS_64
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
