@@ -165,6 +165,19 @@ static const struct option *find(const struct program *program, const char *arg,
     return NULL;
 }
 
+bool options_next_item(char *out, size_t cap, const char **list)
+{
+    const char *comma = strchr(*list, ',');
+    size_t len = comma == NULL ? strlen(*list) : (size_t)(comma - *list);
+
+    if (len >= cap)
+        return false;
+    memcpy(out, *list, len);
+    out[len] = '\0';
+    *list = comma == NULL ? NULL : comma + 1;
+    return true;
+}
+
 /* Of two rows of one name the second would never be read. */
 static bool is_doubled(const struct option *options)
 {

@@ -72,3 +72,7 @@ void options_help(const struct program *program, FILE *out);
  * ERR_INPUT otherwise. */
 int options_parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *what,
                       struct error *err);
+
+/* The next of a list with commas, copied; *list goes on behind it, or is NULL after the last.
+ * False: it has `cap` bytes or more, and nothing was done. */
+bool options_next_item(char *out, size_t cap, const char **list);

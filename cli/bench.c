@@ -154,7 +154,9 @@ static void print_table(const struct settings *s, const struct engine_info *info
                f->bytes_per_s / 1e12, f->operations_per_s / 1e12);
     printf("%-22s %6s %9s %9s %9s %9s %9s %9s", "", "tokens", "first ms", "second", "median ms",
            "p10", "p90", "prompts/s");
-    printf(f->bytes_per_s > 0.0 ? " %9s %6s\n" : "\n", "floor ms", "ratio");
+    if (f->bytes_per_s > 0.0)
+        printf(" %9s %6s", "floor ms", "ratio");
+    printf("\n");
     for (int i = 0; i < scenes->n; i++) {
         const struct outcome *o = &f->scenes[i];
         int tokens = 0;

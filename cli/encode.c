@@ -64,20 +64,15 @@ static int parse_layers(int *layers, int *n_layers, const char *text, struct err
 {
     *n_layers = 0;
     while (text != NULL) {
-        const char *comma = strchr(text, ',');
-        size_t len = comma == NULL ? strlen(text) : (size_t)(comma - text);
         char one[16];
         int64_t value;
         int rc;
 
-        if (len >= sizeof(one) || *n_layers > ENGINE_MAX_LAYERS)
+        if (*n_layers > ENGINE_MAX_LAYERS || !options_next_item(one, sizeof(one), &text))
             return error_set(err, ERR_INPUT, "--layers: '%s' is no list of layers", text);
-        memcpy(one, text, len);
-        one[len] = '\0';
         if ((rc = options_parse_int(&value, one, 0, ENGINE_MAX_LAYERS, "--layers", err)) != OK)
             return rc;
         layers[(*n_layers)++] = (int)value;
-        text = comma == NULL ? NULL : comma + 1;
     }
     return OK;
 }
@@ -87,18 +82,18 @@ static int parse_modalities(unsigned *modalities, const char *text, struct error
 {
     *modalities = 0;
     while (text != NULL) {
-        const char *comma = strchr(text, ',');
-        size_t len = comma == NULL ? strlen(text) : (size_t)(comma - text);
-        unsigned one = len == 5 && memcmp(text, "video", 5) == 0   ? ENGINE_VIDEO
-                       : len == 5 && memcmp(text, "audio", 5) == 0 ? ENGINE_AUDIO
-                                                                   : 0;
+        const char *rest = text;
+        char word[8];
+        unsigned one = !options_next_item(word, sizeof(word), &text) ? 0u
+                       : strcmp(word, "video") == 0                  ? ENGINE_VIDEO
+                       : strcmp(word, "audio") == 0                  ? ENGINE_AUDIO
+                                                                     : 0u;
         if (one == 0)
-            return error_set(err, ERR_INPUT, "--modalities: '%s' is neither video nor audio", text);
+            return error_set(err, ERR_INPUT, "--modalities: '%s' is neither video nor audio", rest);
         if ((*modalities & one) != 0)
             return error_set(err, ERR_INPUT, "--modalities: %s is wanted twice",
                              one == ENGINE_VIDEO ? "video" : "audio");
         *modalities |= one;
-        text = comma == NULL ? NULL : comma + 1;
     }
     return OK;
 }

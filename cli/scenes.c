@@ -33,22 +33,17 @@ static int parse_tokens(struct scene *scene, const char *text, struct error *err
 {
     *scene = (struct scene){.name = text};
     while (text != NULL) {
-        const char *comma = strchr(text, ',');
-        size_t len = comma == NULL ? strlen(text) : (size_t)(comma - text);
         char one[16];
         int64_t value;
         int rc;
 
         if (scene->n == SCENE_MAX_PROMPTS)
             return too_many(SCENE_MAX_PROMPTS + 1, err);
-        if (len == 0 || len >= sizeof(one))
+        if (!options_next_item(one, sizeof(one), &text) || one[0] == '\0')
             return error_set(err, ERR_INPUT, "--tokens: '%s' is no list of numbers", scene->name);
-        memcpy(one, text, len);
-        one[len] = '\0';
         if ((rc = options_parse_int(&value, one, 1, ENGINE_MAX_TOKENS, "--tokens", err)) != OK)
             return rc;
         scene->tokens[scene->n++] = (int)value;
-        text = comma == NULL ? NULL : comma + 1;
     }
     return OK;
 }

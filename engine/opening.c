@@ -12,7 +12,6 @@
 #include "engine/files/digest.h"
 #include "engine/random_model.h"
 #include "engine/room.h"
-#include "tokenizer/tokenizer.h"
 
 static void fill_info(struct engine_info *info, const struct gemma_config *config,
                       const char *format)
@@ -387,17 +386,4 @@ int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE
     rc = model_file_cached_digest(e->file, &ltx, e->n_threads, digest, err);
     free(tensors);
     return rc;
-}
-
-int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err)
-{
-    return model_file_load_tokenizer(out, path, err);
-}
-
-int engine_save_tokenizer(const struct tokenizer *t, struct buf *out,
-                          char digest[ENGINE_DIGEST_SIZE], struct error *err)
-{
-    int rc = tokenizer_save(t, out, err);
-
-    return rc == OK ? digest_bytes(digest, out->data, out->len, err) : rc;
 }

@@ -1,7 +1,8 @@
 /* room.c - see room.h.
  *
- * Nothing is worked out here: the code that takes memory runs, over a table of ops that has none to
- * give and adds up what it was asked for. So a count cannot drift from what it counts. */
+ * The code that takes memory runs, over a table of ops that has none to give and adds up what it
+ * was asked for, so a count cannot drift from what it counts. Only what an engine and the device
+ * take for themselves (results on their way out, rounded rows) is worked out here. */
 #include "engine/room.h"
 
 #include <stdio.h>

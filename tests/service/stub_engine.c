@@ -23,9 +23,6 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "engine/files/digest.h"
-#include "engine/files/model_file.h"
-#include "tokenizer/tokenizer.h"
 
 enum { VOCABULARY = 1 << 20 };
 
@@ -241,17 +238,4 @@ int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE
     for (int i = 0; i < 8; i++, hash = fnv(hash, "x", 1))
         snprintf(digest + 8 * i, 9, "%08x", hash);
     return OK;
-}
-
-int engine_load_tokenizer(struct tokenizer **out, const char *path, struct error *err)
-{
-    return model_file_load_tokenizer(out, path, err);
-}
-
-int engine_save_tokenizer(const struct tokenizer *t, struct buf *out,
-                          char digest[ENGINE_DIGEST_SIZE], struct error *err)
-{
-    int rc = tokenizer_save(t, out, err);
-
-    return rc == OK ? digest_bytes(digest, out->data, out->len, err) : rc;
 }

@@ -181,6 +181,23 @@ static void a_name_twice_is_our_mistake(void)
               "tool run: its options have a name twice");
 }
 
+static void lists_are_taken_apart(void)
+{
+    const char *list = "61,,abc", *long_one = "1234567,8";
+    char item[8];
+
+    CHECK(options_next_item(item, sizeof(item), &list) && strcmp(item, "61") == 0);
+    CHECK(options_next_item(item, sizeof(item), &list) && item[0] == '\0');
+    CHECK(options_next_item(item, sizeof(item), &list) && strcmp(item, "abc") == 0);
+    CHECK(list == NULL);
+    CHECK(options_next_item(item, 8, &long_one) && strcmp(item, "1234567") == 0);
+    long_one = "12345678,9";
+    CHECK(!options_next_item(item, 8, &long_one) && strcmp(long_one, "12345678,9") == 0);
+    CHECK(strcmp(item, "1234567") == 0); /* as it was */
+    list = "";
+    CHECK(options_next_item(item, sizeof(item), &list) && item[0] == '\0' && list == NULL);
+}
+
 int main(void)
 {
     RUN(defaults_hold);
@@ -190,5 +207,6 @@ int main(void)
     RUN(what_is_wrong_is_named);
     RUN(help_shows_the_table);
     RUN(a_name_twice_is_our_mistake);
+    RUN(lists_are_taken_apart);
     return check_result();
 }
