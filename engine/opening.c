@@ -117,7 +117,7 @@ static void ltx_progress(void *arg, uint64_t bytes_done)
     tell(p, p->before + bytes_done);
 }
 
-/* Times and bytes of a load are told in engine_info. */
+/* What loading alone needs is given back, and what was uploaded has been read. */
 static int end_loading(struct engine *e, struct error *err)
 {
     int rc;
@@ -127,6 +127,7 @@ static int end_loading(struct engine *e, struct error *err)
     return e->ops->sync(e->device, err);
 }
 
+/* How many bytes and how long is told in engine_info. */
 static int load_weights(struct engine *e, const struct engine_options *options, struct error *err)
 {
     struct progress p = {.options = options};
