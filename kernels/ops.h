@@ -32,8 +32,10 @@
 
 #include "base/error.h"
 #include "kernels/dtype.h"
+#include "kernels/group.h"
 
 struct device; /* one rank's hardware: a pool of CPU threads, or a GPU */
+struct group;  /* the ranks that compute together (kernels/group.h) */
 struct matrix; /* a resident weight matrix, in the layout its backend likes */
 struct table;  /* a resident embedding table */
 
@@ -55,6 +57,16 @@ struct matrix_part {
     const void *data; /* host: [rows, K] */
     enum dtype type;  /* any that dtype_decode() reads */
     int rows;
+};
+
+/* Rows begin .. begin + n - 1 of a matrix. */
+struct row_range {
+    int begin, n;
+};
+
+/* Where views of a matrix may cut its columns (matrix_view). */
+struct column_cuts {
+    int n, at[GROUP_MAX_RANKS - 1]; /* rising, between 0 and K */
 };
 
 /* In bytes. A GPU: of all processes that use it; peak: when the least was free, of the times at
@@ -91,6 +103,28 @@ struct ops {
                            struct error *err);
     int (*memory)(struct device *d, struct device_memory *out, struct error *err);
 
+    /* Zero bytes; and n_rows rows of `bytes` each from x to y, whose rows are so many bytes apart.
+     */
+    int (*clear)(struct device *d, void *memory, size_t bytes, struct error *err);
+    int (*copy_rows)(struct device *d, void *y, size_t y_stride, const void *x, size_t x_stride,
+                     size_t bytes, int n_rows, struct error *err);
+
+    /* The device becomes that of this process's rank in the group, which it borrows until it is
+     * closed or joins another; every rank of the group calls it, on devices of one table. From then
+     * on `sync` and `download` end with ERR_GPU, too, when the group is aborted or when what they
+     * wait for takes longer than its deadline.
+     *
+     * Collectives: all ranks call the same ones in the same order with the same sizes. They are ops
+     * like any other: in order, and part of a run that is recorded.
+     * all_reduce: y[i] becomes the sum of all ranks' y[i], the same bits on every rank.
+     * all_gather: what rank r has at `from` is at to + r * bytes on every rank; `from` may be its
+     * own place there. broadcast: what the root has at `data` is there on every rank. */
+    int (*join)(struct device *d, struct group *group, struct error *err);
+    int (*all_reduce)(struct device *d, float *y, size_t n, struct error *err);
+    int (*all_gather)(struct device *d, void *to, const void *from, size_t bytes,
+                      struct error *err);
+    int (*broadcast)(struct device *d, void *data, size_t bytes, int root, struct error *err);
+
     /* Runs tasks 0 .. n_tasks - 1 on the host threads of the device, the caller's among them, and
      * returns when all are done. `thread` is below the number of threads, and not shared at one
      * moment. */
@@ -105,12 +139,13 @@ struct ops {
     int (*replay)(struct device *d, uint64_t key, struct error *err);
 
     /* Weights. matrix_load stacks the parts' rows: N is their sum. Values are rounded to `act`, or
-     * to E4M3. The parts have been read when it returns.
+     * to E4M3. The parts have been read when it returns. `cuts`: where views will cut its columns;
+     * NULL: nowhere.
      * matrix_bytes, table_bytes: what they hold of the device's memory.
      * table_load: `data` (host, [V, D]) is borrowed until table_free.
      * loading_end: gives back what loading alone needs; optional. */
     int (*matrix_load)(struct device *d, struct matrix **out, const struct matrix_part *parts,
-                       int n_parts, int K, struct error *err);
+                       int n_parts, int K, const struct column_cuts *cuts, struct error *err);
     /* optional, see kernels/random_matrix.h: the same matrix made where it will lie */
     int (*matrix_random)(struct device *d, struct matrix **out, int N, int K, float size,
                          uint64_t seed, struct error *err);
@@ -121,6 +156,14 @@ struct ops {
     void (*table_free)(struct device *d, struct table *t); /* NULL is fine */
     size_t (*table_bytes)(const struct table *t);
     int (*loading_end)(struct device *d, struct error *err);
+
+    /* A part of a matrix as a matrix of its own, for the ops below: the ranges' rows, one after
+     * another, columns k_begin .. k_begin + K - 1 of each. Takes no memory of the device's; freed
+     * by matrix_free, before `m`. Columns are cut at 0, at m's, or where `m` was loaded with cuts.
+     * A view without rows or columns is ERR_INPUT. */
+    int (*matrix_view)(struct device *d, struct matrix **out, const struct matrix *m,
+                       const struct row_range *ranges, int n_ranges, int k_begin, int K,
+                       struct error *err);
 
     /* optional: a product of T tokens takes longer the first time, and readies all of up to
      * plan_size(T) tokens, T or more, down to the next smaller size. */
@@ -221,20 +264,20 @@ struct ops {
     int (*range_norm)(struct device *d, void *y, const float *x, const int32_t *begin,
                       float *scratch, int B, int T, int D, struct error *err);
 
-    /* Some columns of sums, scaled.
+    /* Some columns of sums, scaled, to some columns.
      *     y[t,n] = x[t,n] * scale + bias[n]
-     * y [T, N] f32; x: the N numbers of each row, `stride` f32 apart; bias [N] f32 */
-    int (*scale_columns)(struct device *d, float *y, const float *x, int stride, float scale,
-                         const float *bias, int T, int N, struct error *err);
+     * y, x: the N numbers of each row, so many f32 apart; bias [N] f32, or NULL: none */
+    int (*scale_columns)(struct device *d, float *y, int y_stride, const float *x, int x_stride,
+                         float scale, const float *bias, int T, int N, struct error *err);
 
-    /* Prompts of any length to blocks of P rows: a prompt's own rows, then registers. Row p takes
-     * register p % R, wherever the prompt ends.
-     *     h[b*P + p, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]
-     * h [B * P, W], x [any, W], registers [R, W], all of `type` (F32 or BF16); first, count [B]
-     * int32, count <= P */
+    /* Prompts of any length to rows: a prompt's own rows, then registers. Row p takes register
+     * p % R, wherever the prompt ends. Of each prompt the P rows from p_begin on:
+     *     h[b*P + i, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]    p = p_begin +
+     * i h [B * P, W], x [any, W], registers [R, W], all of `type` (F32 or BF16); first, count [B]
+     * int32 */
     int (*fill_rows)(struct device *d, void *h, const void *x, const void *registers,
-                     enum dtype type, const int32_t *first, const int32_t *count, int B, int P,
-                     int R, int W, struct error *err);
+                     enum dtype type, const int32_t *first, const int32_t *count, int B,
+                     int p_begin, int P, int R, int W, struct error *err);
 
     /* RMS norm of q and of k over all heads at once, then rotary positions; in place. With
      * W = H * E, for q and for k:
@@ -249,14 +292,16 @@ struct ops {
                              const float *cos, const float *sin, int T, int P, int H, int E,
                              int stride, bool interleaved, float eps, struct error *err);
 
-    /* Attention without a mask inside blocks of P rows, a gate on each head's result.
+    /* Attention without a mask inside blocks, a gate on each head's result. A block is Q rows of
+     * queries and P rows of keys and values.
      *     o[t,h,:] = softmax over j of (q[t,h,:] . k[j,h,:] * scale) applied to v[j,h,:]
-     *                * (gated ? 2 / (1 + e^-g[t,h]) : 1)
-     *     j runs over the P rows of t's block
-     * o [T, H * E] act; qkvg [T, 3 * H * E + (gated ? H : 0)] mid: a row is q, k, v, g;
-     * T % P == 0 */
-    int (*full_attention)(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
-                          float scale, bool gated, struct error *err);
+     *                * (g != NULL ? 2 / (1 + e^-g[t,h]) : 1)
+     *     j runs over the P rows from kv_rows * (t / Q) on; P <= kv_rows
+     * o [T, H * E] act, T % Q == 0; q: the H * E numbers of each row, and g the H gates, q_stride
+     * mid apart; kv: the k [H * E] and v [H * E] of each row, kv_stride mid apart */
+    int (*full_attention)(struct device *d, void *o, const void *q, const void *g, int q_stride,
+                          const void *kv, int kv_stride, int T, int Q, int P, int kv_rows, int H,
+                          int E, float scale, struct error *err);
 
     /* Numbers as a result has them.
      *     y[i] = x[i], rounded to `type` as dtype_encode() does
