@@ -27,9 +27,10 @@ struct device {
     bool starts_early; /* the GPU can start a kernel before the one before it has ended */
     /* float8 */
     bool float8;
-    int max_rows, rounded_width;
+    int max_rows, rounded_width, n_biases;
     void *rounded;     /* [max_rows, rounded_width] E4M3: what a product reads */
     float *row_scales; /* [max_rows] of it */
+    void *biases;      /* [n_biases] bf16: a float32 bias, rounded */
     struct matmul_plans *plans;
     struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;

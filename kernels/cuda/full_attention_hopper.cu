@@ -8,20 +8,26 @@
  * two tiles in shared memory; weights are made of them in registers, where the second product
  * takes them from; values lie as they come, [keys, E], which the instruction can transpose.
  *
- * The softmax of one tile of keys runs beside the product of the weights before it with values,
- * and, where warpgroups take turns, beside the products of the other. */
+ * The softmax of one tile of keys runs beside the product of the weights before it with values, and
+ * beside the products of the other warpgroups: these take turns to begin theirs.
+ *
+ * Bound by arithmetic; blocks of 1024 rows on an H200, 4096 rows and 1024: 557 and 503 TFLOP/s for
+ * heads of 128, 401 and 363 for heads of 64 (the products alone could reach 800, and for heads of
+ * 64 as many exponentials take as long as the products). No faster: three stages, tiles of 192
+ * rows, exponentials by polynomials, queries in registers; slower: pairs of blocks that share keys
+ * and values (multicast), 386. Rescaling only where the largest score has grown by much gave 5% and
+ * cost a fifth of the accuracy. */
 #include "kernels/cuda/full_attention_hopper.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/tensor_attention.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-template <int E_, int WARPGROUPS_, int KEYS_, int STAGES_, bool TURNS_> struct shape {
+template <int E_, int WARPGROUPS_, int KEYS_, int STAGES_> struct shape {
     enum {
         E = E_,
         WARPGROUPS = WARPGROUPS_,
         KEYS = KEYS_,
         STAGES = STAGES_,
-        TURNS = TURNS_,
         ROWS = 64 * WARPGROUPS,
         THREADS = 128 * (WARPGROUPS + 1), /* of the last warpgroup one lane works */
         Q_BYTES = ROWS * E * 2,
@@ -36,8 +42,8 @@ template <int E_, int WARPGROUPS_, int KEYS_, int STAGES_, bool TURNS_> struct s
     static_assert(ROWS % KEYS == 0, "copies are of KEYS rows");
 };
 
-typedef shape<64, 4, 64, 4, false> narrow;
-typedef shape<128, 2, 128, 2, true> wide;
+typedef shape<64, 4, 64, 4> narrow;
+typedef shape<128, 2, 128, 2> wide;
 
 /* A place in a ring of stages, and the phase of its barrier that is waited for. */
 template <int STAGES> struct place {
@@ -70,7 +76,7 @@ static __device__ inline void fetch_head(uint8_t *to, const CUtensorMap *map, ui
     for (int e = 0; e < S::E; e += TILE_WIDTH)
         for (int i = 0; i < ROWS; i += S::KEYS)
             fetch_tile(to + (e / TILE_WIDTH * ROWS + i) * TILE_ROW_BYTES, map, barrier, column + e,
-                       row + i, READ_OFTEN);
+                       row + i, READ_AGAIN);
 }
 
 /* s [64, KEYS] = q k^T */
@@ -148,6 +154,30 @@ static __device__ inline void pack(unsigned (&weights)[KEYS / 16][4], const floa
         weights[i / 4][i % 4] = packed(s[2 * i], s[2 * i + 1]);
 }
 
+static __device__ inline unsigned exchanged(unsigned x, int lanes)
+{
+    return __shfl_xor_sync(0xffffffffu, x, lanes);
+}
+
+/* What the four lanes of a row have of 32 columns, x[i] in columns 8i + lane % 4 * 2 and the next,
+ * to eight columns a lane, from column lane % 4 * 8 on. */
+static __device__ inline uint4 gathered(const unsigned (&x)[4])
+{
+    bool odd = threadIdx.x % 2, upper = threadIdx.x % 4 > 1;
+    unsigned low[2], high[2], got[2];
+
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        got[n] = exchanged(odd ? x[2 * n] : x[2 * n + 1], 1);
+        low[n] = odd ? got[n] : x[2 * n];
+        high[n] = odd ? x[2 * n + 1] : got[n];
+    }
+    got[0] = exchanged(upper ? low[0] : low[1], 2);
+    got[1] = exchanged(upper ? high[0] : high[1], 2);
+    return upper ? make_uint4(got[0], got[1], low[1], high[1])
+                 : make_uint4(low[0], high[0], got[0], got[1]);
+}
+
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS, 1)
     hopper_kernel(const __grid_constant__ CUtensorMap map, __nv_bfloat16 *o,
@@ -204,7 +234,7 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
         place<S::STAGES> keys = {0, 0}, values = {0, 0};
         int q_phase = 0;
 
-        if (S::TURNS && group == S::WARPGROUPS - 1) /* the first begins */
+        if (group == S::WARPGROUPS - 1) /* the first begins */
             asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory");
         for (int i = blockIdx.x; i < n_tiles; i += gridDim.x) {
             tile t = tile_at(i, n_row_tiles, S::ROWS, P, H);
@@ -233,16 +263,14 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
             for (int j = 1; j < n_key_tiles; j++) {
                 int used = values.stage;
                 barrier_wait(&k_full[keys.stage], keys.phase);
-                if (S::TURNS)
-                    asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory");
+                asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory");
                 wgmma_begin();
                 score<S>(s, q_at, k_at + keys.stage * S::KEYS_BYTES);
                 wgmma_commit();
                 wgmma_begin();
                 apply<S>(out, weights, v_at + used * S::KEYS_BYTES, j > 1);
                 wgmma_commit();
-                if (S::TURNS)
-                    asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory");
+                asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory");
                 wgmma_wait<1>(s);
                 if (lane == 0)
                     barrier_arrive(&k_empty[keys.stage]);
@@ -271,13 +299,18 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 float by = 1.0f / quad_sum(sum[r]);
-                __nv_bfloat16 *to = o + (size_t)(row + 8 * r) * W + t.h * S::E + lane % 4 * 2;
+                __nv_bfloat16 *to = o + (size_t)(row + 8 * r) * W + t.h * S::E + lane % 4 * 8;
                 if (gates != NULL)
                     by *= 2.0f / (1.0f + expf(-gate[r]));
 #pragma unroll
-                for (int n = 0; n < S::E / 8; n++)
-                    *(unsigned *)(to + 8 * n) =
-                        packed(out[4 * n + 2 * r] * by, out[4 * n + 2 * r + 1] * by);
+                for (int e = 0; e < S::E; e += 32) { /* stores of 4 bytes cost 4% of all */
+                    const float *of = &out[e / 2 + 2 * r];
+                    unsigned x[4];
+#pragma unroll
+                    for (int n = 0; n < 4; n++)
+                        x[n] = packed(of[4 * n] * by, of[4 * n + 1] * by);
+                    *(uint4 *)(to + e) = gathered(x);
+                }
             }
         }
     }

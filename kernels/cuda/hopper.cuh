@@ -74,8 +74,12 @@ static __device__ inline void barrier_wait(uint64_t *barrier, int phase)
                  : "memory");
 }
 
-/* How long L2 keeps what a copy has read. */
-enum : uint64_t { READ_ONCE = 0x12f0000000000000, READ_OFTEN = 0x14f0000000000000 };
+/* How long L2 keeps what a copy has read: less long than other things, as long, longer. */
+enum : uint64_t {
+    READ_ONCE = 0x12f0000000000000,
+    READ_AGAIN = 0x1000000000000000,
+    READ_OFTEN = 0x14f0000000000000
+};
 
 /* A tile of `map` from column k and row `row` on; policy says how long L2 keeps it. */
 static __device__ inline void fetch_tile(void *to, const CUtensorMap *map, uint64_t *barrier, int k,

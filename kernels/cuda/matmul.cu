@@ -123,6 +123,11 @@ static int run_plan(struct device *d, const struct plan *p, void *y, const void 
     const float one = 1.0f, beta = p->kind.add ? 1.0f : 0.0f;
     int rc = OK;
 
+    if (p->extent == FUSED && bias != NULL && w->scales != NULL && p->kind.type == DTYPE_F32) {
+        if ((rc = float8_round_bias(d, (const float *)bias, p->N, err)) != OK)
+            return rc;
+        bias = d->biases;
+    }
     if (p->extent == FUSED && bias != NULL)
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                   &bias, sizeof(bias)));
@@ -195,7 +200,8 @@ static int describe(struct device *d, struct plan *p, const struct matrix *w,
                     cublasLtMatmulHeuristicResult_t *candidates, int *n, struct error *err)
 {
     cudaDataType_t type = w->scales != NULL ? CUDA_R_8F_E4M3 : cuda_type(d->act),
-                   y_type = cuda_type(p->kind.type);
+                   y_type = cuda_type(p->kind.type),
+                   bias_type = w->scales != NULL ? CUDA_R_16BF : y_type;
     cublasOperation_t transposed = CUBLAS_OP_T;
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtEpilogue_t epilogue = epilogue_of(p->kind);
@@ -212,7 +218,7 @@ static int describe(struct device *d, struct plan *p, const struct matrix *w,
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                                   &epilogue, sizeof(epilogue)));
         CUBLAS_TRY(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-                                                  &y_type, sizeof(y_type)));
+                                                  &bias_type, sizeof(bias_type)));
     }
     CUBLAS_TRY(cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)p->K, (uint64_t)p->N, p->K));
     CUBLAS_TRY(cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)p->K, (uint64_t)p->T, p->K));
@@ -480,7 +486,7 @@ static int take_matrix(struct device *d, struct matrix *m, void **rows, struct e
         (rc = cuda_alloc(d, &scales, (size_t)m->N * sizeof(float), err)) != OK)
         return rc;
     m->scales = (float *)scales;
-    if ((rc = float8_reserve(d, m->K, err)) != OK)
+    if ((rc = float8_reserve(d, m->N, m->K, err)) != OK)
         return rc;
     return cuda_alloc(d, rows, n * size, err);
 }

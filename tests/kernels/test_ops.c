@@ -5,6 +5,10 @@
  * bf16 results may fall on the other side of a rounding: one step is 2^-8 of the number. In float8
  * a GPU's tensor cores align what they add to the largest and cut it off, at 2^-13 of that; over
  * the few hundred such steps of a row of these tests that is less than 2^-8 of the largest number.
+ *
+ * `test_ops TABLE [WORD ..]` tests that table alone ("cpu", "cuda"), and of it what the words name:
+ * types (F32, BF16, F8_E4M3) and groups of tests (below). A GPU's sanitizer that cannot see through
+ * the library's products takes `test_ops cuda BF16 F8_E4M3 few-rows norms rows attention float8`.
  */
 #include <limits.h>
 #include <math.h>
@@ -24,8 +28,10 @@ static struct error err;
 static const struct ops *fast, *loops;
 static struct device *fast_device, *loops_device;
 static enum dtype act;
-static const char *only; /* the table that is tested, as under a GPU's sanitizer; NULL: all */
 static bool float8;
+static const char *only; /* the table that is tested; NULL: all */
+static char **words;     /* what is tested of it; none: all */
+static int n_words;
 
 /* ---- memory: all of a case's is released at once ---- */
 
@@ -387,11 +393,10 @@ static void linear_matches(void)
             }
 }
 
-/* Few rows times a matrix of several blocks, none of them whole: a path of its own on some GPUs. */
-static void few_rows_match(void)
+/* Some rows times a matrix of several blocks, none of them whole. */
+static void rows_match(const int *rows, int n_rows)
 {
     enum { GEGLU_ROWS = 768 };
-    static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128, 130};
     int N = float8 ? 1040 : 1028, K = float8 ? 1168 : 1160;
     float *w = random_floats((size_t)N * K, 4);
     struct matrix_part part = {w, DTYPE_F32, N}, part2 = {w, DTYPE_F32, GEGLU_ROWS};
@@ -403,7 +408,7 @@ static void few_rows_match(void)
     CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
     CHECK_OK(fast->matrix_load(fast_device, &a2, &part2, 1, K, &err));
     CHECK_OK(loops->matrix_load(loops_device, &b2, &part2, 1, K, &err));
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (int i = 0; i < n_rows; i++) {
         int T = rows[i];
         size_t n = (size_t)T * N;
         float *y = random_floats(n, 20), *want = host(F32_BYTES(n));
@@ -432,6 +437,21 @@ static void few_rows_match(void)
     fast->matrix_free(fast_device, a2);
     loops->matrix_free(loops_device, b2);
     release_case();
+}
+
+/* Few: a path of its own on some GPUs. */
+static void few_rows_match(void)
+{
+    static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128};
+
+    rows_match(rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+static void more_rows_match(void)
+{
+    static const int rows[] = {129, 130, 257};
+
+    rows_match(rows, sizeof(rows) / sizeof(rows[0]));
 }
 
 /* A row of a product does not depend on how many there are: on a CPU not by a bit. (cuBLASLt picks
@@ -953,46 +973,105 @@ static void marked_downloads_match(void)
     release_case();
 }
 
+/* ---- which of them ---- */
+
+static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F8_E4M3};
+static const char *const groups[] = {"products", "few-rows", "float8",
+                                     "norms",    "rows",     "attention"};
+enum { N_TYPES = sizeof(types) / sizeof(types[0]), N_GROUPS = sizeof(groups) / sizeof(groups[0]) };
+
+static bool is_type(const char *word)
+{
+    for (int i = 0; i < N_TYPES; i++)
+        if (strcmp(word, dtype_info(types[i])->name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_group(const char *word)
+{
+    for (int i = 0; i < N_GROUPS; i++)
+        if (strcmp(word, groups[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Whether this word is among those given, or none of its kind. */
+static bool chosen(const char *word, bool (*kind)(const char *word))
+{
+    bool one_of_them = false;
+
+    for (int i = 0; i < n_words; i++) {
+        if (strcmp(words[i], word) == 0)
+            return true;
+        one_of_them |= kind(words[i]);
+    }
+    return !one_of_them;
+}
+
 static void run_products(void)
 {
     RUN(matmul_matches);
     RUN(random_matrices_match);
     RUN(linear_matches);
-    RUN(few_rows_match);
+    RUN(more_rows_match);
     RUN(matmul_rows_are_independent);
 }
 
-/* What float8 leaves as it is in bf16 is not run again. */
 static void run_float8(void)
 {
     RUN(float8_products_by_the_formula);
     RUN(float8_keeps_nan_to_its_row);
     RUN(float8_refuses_too_many_rows);
-    run_products();
 }
 
-static void run_others(void)
+static void run_norms(void)
 {
-    RUN(embed_matches);
     RUN(rmsnorm_matches);
     RUN(norms_lie_side_by_side);
     RUN(the_sum_is_scaled);
     RUN(qk_norm_rope_matches);
     RUN(values_are_normed_when_asked);
-    RUN(attention_matches);
-    RUN(geglu_matches);
-    RUN(gelu_matches);
     RUN(range_norm_matches);
     RUN(range_norm_by_hand);
+    RUN(wide_qk_norm_rope_matches);
+}
+
+static void run_rows(void)
+{
+    RUN(embed_matches);
+    RUN(geglu_matches);
+    RUN(gelu_matches);
     RUN(scale_columns_matches);
     RUN(fill_rows_matches);
-    RUN(wide_qk_norm_rope_matches);
-    RUN(full_attention_matches);
-    if (fast == ops_cuda())
-        RUN(full_attention_of_many_tiles_matches);
     RUN(encode_matches);
     if (fast->mark != NULL)
         RUN(marked_downloads_match);
+}
+
+static void run_attention(void)
+{
+    RUN(attention_matches);
+    RUN(full_attention_matches);
+    if (fast == ops_cuda())
+        RUN(full_attention_of_many_tiles_matches);
+}
+
+/* What float8 leaves as it is in bf16 is not run again. */
+static void run_chosen(void)
+{
+    if (chosen("products", is_group))
+        run_products();
+    if (chosen("few-rows", is_group))
+        RUN(few_rows_match);
+    if (float8 && chosen("float8", is_group))
+        run_float8();
+    if (!float8 && chosen("norms", is_group))
+        run_norms();
+    if (!float8 && chosen("rows", is_group))
+        run_rows();
+    if (!float8 && chosen("attention", is_group))
+        run_attention();
 }
 
 /* `type`: F32, BF16, or F8_E4M3 for products in float8. `name`: a table's, or "simd ..", which has
@@ -1002,7 +1081,7 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     struct device_options options = {.n_threads = n_threads, .max_rows = MAX_ROWS};
 
     if ((ONLY_THREADS && (n_threads == 1 || strncmp(name, "simd", 4) == 0)) ||
-        (only != NULL && strcmp(only, name) != 0))
+        (only != NULL && strcmp(only, name) != 0) || !chosen(dtype_info(type)->name, is_type))
         return;
     fast = table;
     loops = ops_loops();
@@ -1027,12 +1106,7 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
         exit(EXIT_FAILURE);
     }
     printf("%s, %s, %d threads\n", name, dtype_info(type)->name, n_threads);
-    if (float8) {
-        run_float8();
-    } else {
-        run_products();
-        run_others();
-    }
+    run_chosen();
     fast->close(fast_device);
     loops->close(loops_device);
 }
@@ -1042,6 +1116,13 @@ int main(int argc, char **argv)
     struct ops level = *ops_loops();
 
     only = argc > 1 ? argv[1] : NULL;
+    words = argv + 2;
+    n_words = argc > 2 ? argc - 2 : 0;
+    for (int i = 0; i < n_words; i++)
+        if (!is_type(words[i]) && !is_group(words[i])) {
+            printf("test_ops: \"%s\" is no type and no group of tests\n", words[i]);
+            return EXIT_FAILURE;
+        }
 
     run_all(ops_cpu(), "cpu", DTYPE_F32, 1);
     run_all(ops_cpu(), "cpu", DTYPE_F32, 3);
