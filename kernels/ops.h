@@ -104,8 +104,8 @@ struct ops {
                            struct error *err);
     int (*memory)(struct device *d, struct device_memory *out, struct error *err);
 
-    /* Zero bytes; and n_rows rows of `bytes` each from x to y, whose rows are so many bytes apart.
-     */
+    /* Zero bytes; and n_rows rows of `bytes` each from x to y, whose rows are so many bytes apart
+     * and not the same memory. */
     int (*clear)(struct device *d, void *memory, size_t bytes, struct error *err);
     int (*copy_rows)(struct device *d, void *y, size_t y_stride, const void *x, size_t x_stride,
                      size_t bytes, int n_rows, struct error *err);
@@ -273,8 +273,9 @@ struct ops {
 
     /* Prompts of any length to rows: a prompt's own rows, then registers. Row p takes register
      * p % R, wherever the prompt ends. Of each prompt the P rows from p_begin on:
-     *     h[b*P + i, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]    p = p_begin +
-     * i h [B * P, W], x [any, W], registers [R, W], all of `type` (F32 or BF16); first, count [B]
+     *     h[b*P + i, :] = p < count[b] ? x[first[b] + p, :] : registers[p % R, :]
+     *     p = p_begin + i
+     * h [B * P, W], x [any, W], registers [R, W], all of `type` (F32 or BF16); first, count [B]
      * int32 */
     int (*fill_rows)(struct device *d, void *h, const void *x, const void *registers,
                      enum dtype type, const int32_t *first, const int32_t *count, int B,

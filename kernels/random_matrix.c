@@ -21,7 +21,7 @@ int random_matrix_create(const struct ops *ops, struct device *d, struct matrix 
     for (size_t i = 0; i < n; i++)
         numbers[i] = random_number(seed, i) * size;
     part.data = numbers;
-    rc = ops->matrix_load(d, out, &part, 1, K, err);
+    rc = ops->matrix_load(d, out, &part, 1, K, NULL, err);
     free(numbers);
     return rc;
 }

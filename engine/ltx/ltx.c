@@ -179,7 +179,7 @@ static int scale_sums(struct ltx *x, struct error *err)
     for (int m = 0; m < LTX_N_MODALITIES; m++) {
         int W = w->config.connectors[m].W;
         if (x->wanted[m] &&
-            (rc = w->ops->scale_columns(w->device, x->features[m], x->sums + first, p->width,
+            (rc = w->ops->scale_columns(w->device, x->features[m], W, x->sums + first, p->width,
                                         p->scale[m], p->bias[m], x->T, W, err)) != OK)
             return rc;
         first += W;
@@ -270,6 +270,14 @@ static int fill_qkvg(struct ltx *x, enum ltx_modality modality, struct error *er
     return first_qkvg(x, modality, x->token_qkvg, x->normed, ltx_features(x, modality), x->T, err);
 }
 
+/* Number i of `wide`'s first row. */
+static const void *mid_at(const struct ltx *x, int i)
+{
+    const struct ops *ops = x->weights->ops;
+
+    return (const char *)x->wide + i * dtype_info(ops->mid_is_act ? x->act : DTYPE_F32)->bytes;
+}
+
 /* From a block's q, k, v and gate in `wide` to the sum that the next one reads. */
 static int forward_block(struct ltx *x, enum ltx_modality modality, const struct ltx_block *b,
                          int R, struct error *err)
@@ -287,8 +295,9 @@ static int forward_block(struct ltx *x, enum ltx_modality modality, const struct
     if ((rc = ops->wide_qk_norm_rope(d, x->wide, b->q_norm, b->k_norm, c->cos, c->sin, R, LTX_ROWS,
                                      H, E, stride, all->rope == LTX_ROPE_INTERLEAVED, EPS, err)) !=
             OK ||
-        (rc = ops->full_attention(d, x->x, x->wide, R, LTX_ROWS, H, E, scale, all->gated, err)) !=
-            OK ||
+        (rc = ops->full_attention(d, x->x, x->wide, all->gated ? mid_at(x, 3 * W) : NULL, stride,
+                                  mid_at(x, W), stride, R, LTX_ROWS, LTX_ROWS, LTX_ROWS, H, E,
+                                  scale, err)) != OK ||
         (rc = ops->linear(d, x->h, x->x, b->out.w, b->out.bias, true, R, err)) != OK)
         return rc;
     /* feed-forward: h += out(gelu(in(norm(h)))) */
@@ -313,14 +322,14 @@ static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, stru
     int R = n * LTX_ROWS, W = config->W, rc;
 
     if ((rc = ops->fill_rows(d, x->h, ltx_features(x, modality), c->registers, DTYPE_F32, x->first,
-                             count, n, LTX_ROWS, config->R, W, err)) != OK)
+                             count, n, 0, LTX_ROWS, config->R, W, err)) != OK)
         return rc;
     for (int i = 0; i < config->L; i++) {
         const struct ltx_block *b = &c->blocks[i];
         if (i == 0)
             rc =
                 ops->fill_rows(d, x->wide, x->token_qkvg, x->register_qkvg[modality], mid, x->first,
-                               count, n, LTX_ROWS, config->R, qkvg_width(x, modality), err);
+                               count, n, 0, LTX_ROWS, config->R, qkvg_width(x, modality), err);
         else if ((rc = ops->rmsnorm(d, x->x, x->act, W, x->h, NULL, R, W, EPS, err)) == OK)
             rc = ops->matmul(d, x->wide, x->x, b->qkvg.w, b->qkvg.bias, R, err);
         if (rc != OK || (rc = forward_block(x, modality, b, R, err)) != OK)

@@ -249,7 +249,7 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
     if (l->checkpoint != NULL && !l->listing) {
         struct ltx_weights *w = l->w;
         struct error why = {0};
-        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, &why)) != OK)
+        if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, NULL, &why)) != OK)
             return error_set(err, why.code, "ltx: %s%s: %s", prefix, weights[0], why.text);
         w->bytes += w->ops->matrix_bytes(out->w);
         advance(l, bytes);
@@ -331,7 +331,8 @@ static int load_states(struct loader *l, struct ltx_projection *p, const struct 
             int m = n - k < p->together ? n - k : p->together;
             struct matrix **out = &p->states[(s + k) / p->together];
             struct error why = {0};
-            if ((rc = w->ops->matrix_load(w->device, out, parts, n_tensors, m * D, &why)) != OK) {
+            if ((rc = w->ops->matrix_load(w->device, out, parts, n_tensors, m * D, NULL, &why)) !=
+                OK) {
                 error_set(err, why.code, "%s: %s: %s", tensors[0].file, tensors[0].name, why.text);
                 goto out;
             }

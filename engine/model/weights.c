@@ -121,7 +121,7 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         l->bytes_total += bytes;
         return OK;
     }
-    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, &why)) != OK)
+    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, NULL, &why)) != OK)
         return error_set(err, why.code, "%s: %s: %s", first.file, first.name, why.text);
     w->bytes += w->ops->matrix_bytes(*out);
     advance(l, bytes);

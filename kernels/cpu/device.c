@@ -92,6 +92,25 @@ int cpu_sync(struct device *d, struct error *err)
     return OK;
 }
 
+int cpu_clear(struct device *d, void *memory, size_t bytes, struct error *err)
+{
+    (void)d;
+    (void)err;
+    if (bytes > 0)
+        memset(memory, 0, bytes);
+    return OK;
+}
+
+int cpu_copy_rows(struct device *d, void *y, size_t y_stride, const void *x, size_t x_stride,
+                  size_t bytes, int n_rows, struct error *err)
+{
+    (void)d;
+    (void)err;
+    for (size_t i = 0; bytes > 0 && i < (size_t)n_rows; i++)
+        memcpy((char *)y + i * y_stride, (const char *)x + i * x_stride, bytes);
+    return OK;
+}
+
 int cpu_memory(struct device *d, struct device_memory *out, struct error *err)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -132,6 +151,8 @@ const struct ops *ops_loops(void)
         .download = cpu_copy,
         .sync = cpu_sync,
         .memory = cpu_memory,
+        .clear = cpu_clear,
+        .copy_rows = cpu_copy_rows,
         .host_run = cpu_host_run,
         .matrix_load = loops_matrix_load,
         .matrix_free = loops_matrix_free,

@@ -81,6 +81,9 @@ int cpu_alloc(struct device *d, void **out, size_t bytes, struct error *err);
 void cpu_release(struct device *d, void *memory);
 int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cpu_sync(struct device *d, struct error *err);
+int cpu_clear(struct device *d, void *memory, size_t bytes, struct error *err);
+int cpu_copy_rows(struct device *d, void *y, size_t y_stride, const void *x, size_t x_stride,
+                  size_t bytes, int n_rows, struct error *err);
 int cpu_memory(struct device *d, struct device_memory *out, struct error *err);
 void cpu_host_run(struct device *d, void (*task)(void *arg, int index, int thread), void *arg,
                   int n_tasks);
@@ -94,7 +97,7 @@ int cpu_embed(struct device *d, float *h, const struct table *table, const int32
               float scale, struct error *err);
 
 int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
-                      int n_parts, int K, struct error *err);
+                      int n_parts, int K, const struct column_cuts *cuts, struct error *err);
 void loops_matrix_free(struct device *d, struct matrix *m);
 int loops_matmul(struct device *d, void *y, const void *x, const struct matrix *w, const void *bias,
                  int T, struct error *err);
@@ -113,16 +116,17 @@ int loops_geglu(struct device *d, void *y, const void *gu, int T, int F, struct 
 int loops_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int loops_range_norm(struct device *d, void *y, const float *x, const int32_t *begin,
                      float *scratch, int B, int T, int D, struct error *err);
-int loops_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
-                        const float *bias, int T, int N, struct error *err);
+int loops_scale_columns(struct device *d, float *y, int y_stride, const float *x, int x_stride,
+                        float scale, const float *bias, int T, int N, struct error *err);
 int cpu_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
-                  const int32_t *first, const int32_t *count, int B, int P, int R, int W,
-                  struct error *err);
+                  const int32_t *first, const int32_t *count, int B, int p_begin, int P, int R,
+                  int W, struct error *err);
 int loops_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                             const float *cos, const float *sin, int T, int P, int H, int E,
                             int stride, bool interleaved, float eps, struct error *err);
-int loops_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
-                         float scale, bool gated, struct error *err);
+int loops_full_attention(struct device *d, void *o, const void *q, const void *g, int q_stride,
+                         const void *kv, int kv_stride, int T, int Q, int P, int kv_rows, int H,
+                         int E, float scale, struct error *err);
 int cpu_encode(struct device *d, void *y, enum dtype type, const float *x, size_t n,
                int32_t *has_nan, struct error *err);
 

@@ -7,14 +7,14 @@ struct fill_args {
     char *h;
     const char *x, *registers;
     const int32_t *first, *count;
-    int P, R;
+    int p_begin, P, R;
     size_t row_bytes;
 };
 
 static void fill_row(void *arg, int index, int thread)
 {
     const struct fill_args *a = arg;
-    int b = index / a->P, p = index % a->P;
+    int b = index / a->P, p = a->p_begin + index % a->P;
     const char *from = p < a->count[b] ? a->x + (size_t)(a->first[b] + p) * a->row_bytes
                                        : a->registers + (size_t)(p % a->R) * a->row_bytes;
 
@@ -23,11 +23,11 @@ static void fill_row(void *arg, int index, int thread)
 }
 
 int cpu_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
-                  const int32_t *first, const int32_t *count, int B, int P, int R, int W,
-                  struct error *err)
+                  const int32_t *first, const int32_t *count, int B, int p_begin, int P, int R,
+                  int W, struct error *err)
 {
-    struct fill_args args = {h,     x, registers, first,
-                             count, P, R,         (size_t)W * dtype_info(type)->bytes};
+    struct fill_args args = {
+        h, x, registers, first, count, p_begin, P, R, (size_t)W * dtype_info(type)->bytes};
 
     (void)err;
     pool_run(d->pool, fill_row, &args, B * P);

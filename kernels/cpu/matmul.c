@@ -23,12 +23,13 @@ static void load_row(void *arg, int n, int thread)
 }
 
 int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
-                      int n_parts, int K, struct error *err)
+                      int n_parts, int K, const struct column_cuts *cuts, struct error *err)
 {
     struct load_args args = {.parts = parts, .n_parts = n_parts};
     struct matrix *m;
     int rc;
 
+    (void)cuts; /* rows as they are can be cut anywhere */
     *out = NULL;
     if ((m = calloc(1, sizeof(*m))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for a matrix");

@@ -264,13 +264,14 @@ static void load_panel_task(void *arg, int panel, int thread)
 
 static int onednn_matrix_load(struct device *d, struct matrix **out,
                               const struct matrix_part *parts, int n_parts, int K,
-                              struct error *err)
+                              const struct column_cuts *cuts, struct error *err)
 {
     int n_panels, omp_threads = omp_get_max_threads(), rc;
     struct load_args args = {.d = d, .parts = parts, .n_parts = n_parts};
     dnnl_memory_desc_t layout;
     struct matrix *m;
 
+    (void)cuts;
     *out = NULL;
     if ((m = calloc(1, sizeof(*m))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for a matrix");

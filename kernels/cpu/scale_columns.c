@@ -4,25 +4,25 @@
 struct scale_args {
     float *y;
     const float *x, *bias;
-    int stride, N;
+    int y_stride, x_stride, N;
     float scale;
 };
 
 static void scale_row(void *arg, int t, int thread)
 {
     const struct scale_args *a = arg;
-    float *y = a->y + (size_t)t * a->N;
-    const float *x = a->x + (size_t)t * a->stride;
+    float *y = a->y + (size_t)t * a->y_stride;
+    const float *x = a->x + (size_t)t * a->x_stride;
 
     (void)thread;
     for (int n = 0; n < a->N; n++)
-        y[n] = x[n] * a->scale + a->bias[n];
+        y[n] = a->bias != NULL ? x[n] * a->scale + a->bias[n] : x[n] * a->scale;
 }
 
-int loops_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
-                        const float *bias, int T, int N, struct error *err)
+int loops_scale_columns(struct device *d, float *y, int y_stride, const float *x, int x_stride,
+                        float scale, const float *bias, int T, int N, struct error *err)
 {
-    struct scale_args args = {y, x, bias, stride, N, scale};
+    struct scale_args args = {y, x, bias, y_stride, x_stride, N, scale};
 
     (void)err;
     pool_run(d->pool, scale_row, &args, T);

@@ -382,15 +382,22 @@ enum {
 
 struct attention_args {
     void *o;
-    const float *qkv;
-    const int32_t *begin; /* full: not used, P is */
-    int B, H, K, E, window;
+    const float *q, *k, *v; /* of the first row's first head */
+    const float *g;         /* of the first row: a logit for each head; NULL: none */
+    size_t q_stride, kv_stride;
+    int H, K, E, window;
     float scale;
     enum dtype act;
-    size_t stride; /* numbers from one row of qkv to the next */
-    bool causal;   /* else every row sees all */
-    bool gated;    /* a logit for each head follows v */
-    int P;         /* rows of a block */
+    bool causal; /* else every row sees all */
+
+    const int32_t *begin; /* causal: [B + 1] */
+    int B;
+    int Q, P, kv_rows; /* full: rows of a block, and those of keys up to the next one's */
+};
+
+/* Some queries that see the same rows of keys: rows of q, and of k and v. */
+struct attention_block {
+    int q_row, n_queries, kv_row, n_keys;
 };
 
 /* scores[c][r] = q[r] . k[c] * scale for all rows and SCORE_COLS keys from c on */
@@ -465,22 +472,23 @@ static void mask_scores(float scores[COLS][ROWS], int row0, int key0, int n_cols
         }
 }
 
-static void attend(const struct attention_args *a, int first_token, int n, int row0, int h)
+static void attend(const struct attention_args *a, struct attention_block b, int row0, int h)
 {
-    /* n tokens of the prompt; queries row0 .. row0 + n_rows - 1, counted from its first token */
-    size_t stride = a->stride;
-    const float *prompt = a->qkv + first_token * stride;
-    size_t k_at = (size_t)(a->H + h / (a->H / a->K)) * a->E, v_at = k_at + (size_t)a->K * a->E;
-    int E = a->E, n_rows = n - row0 < ROWS ? n - row0 : ROWS, last = row0 + n_rows - 1;
-    int last_key = a->causal ? last : n - 1;
+    /* queries row0 .. row0 + n_rows - 1, counted from the block's first */
+    size_t q_stride = a->q_stride, kv_stride = a->kv_stride;
+    int E = a->E, left = b.n_queries - row0, n_rows = left < ROWS ? left : ROWS;
+    int last = row0 + n_rows - 1, last_key = a->causal ? last : b.n_keys - 1;
     int first_key = row0 - a->window < 0 ? 0 : row0 - a->window + 1;
+    size_t kv_at = b.kv_row * kv_stride + (size_t)(h / (a->H / a->K)) * E;
+    const float *queries = a->q + b.q_row * q_stride + (size_t)h * E;
+    const float *keys = a->k + kv_at, *values = a->v + kv_at;
     float q[OPS_MAX_HEAD][ROWS], scores[COLS][ROWS], out[ROWS][OPS_MAX_HEAD];
     float max[ROWS], sum[ROWS] = {0}, keep[ROWS];
     const float *k[COLS], *v[COLS];
 
     for (int r = 0; r < ROWS; r++) { /* rows past the end repeat the last one, unread */
         int row = row0 + r <= last ? row0 + r : last;
-        const float *from = prompt + row * stride + (size_t)h * E;
+        const float *from = queries + row * q_stride;
         for (int e = 0; e < E; e++)
             q[e][r] = from[e];
         max[r] = -INFINITY;
@@ -490,8 +498,8 @@ static void attend(const struct attention_args *a, int first_token, int n, int r
         int n_cols = last_key + 1 - key0 < COLS ? last_key + 1 - key0 : COLS;
         for (int c = 0; c < COLS; c++) { /* keys past the end, too */
             int key = key0 + c <= last_key ? key0 + c : last_key;
-            k[c] = prompt + key * stride + k_at;
-            v[c] = prompt + key * stride + v_at;
+            k[c] = keys + key * kv_stride;
+            v[c] = values + key * kv_stride;
         }
         for (int c = 0; c < n_cols; c += SCORE_COLS)
             score_tile(scores, q, k, c, E, a->scale);
@@ -504,17 +512,17 @@ static void attend(const struct attention_args *a, int first_token, int n, int r
                 value_tile(out, scores, keep, v, n_cols, r, e);
     }
     for (int r = 0; r < n_rows; r++) {
-        size_t i = ((size_t)(first_token + row0 + r) * a->H + h) * E;
+        size_t row = (size_t)b.q_row + row0 + r, i = (row * a->H + h) * E;
         float factor = 1.0f / sum[r];
-        if (a->gated)
-            factor *= 2.0f / (1.0f + expf(-prompt[(row0 + r) * stride + (size_t)3 * a->H * E + h]));
+        if (a->g != NULL)
+            factor *= 2.0f / (1.0f + expf(-a->g[row * q_stride + h]));
         for (int e = 0; e < E; e += W)
             store_act_vec(a->o, a->act, i + e, load(out[r] + e) * factor);
     }
 }
 
 /* Task `index` counts blocks of ROWS tokens of all prompts, and heads inside a block. */
-static void attention_block(void *arg, int index, int thread)
+static void causal_task(void *arg, int index, int thread)
 {
     const struct attention_args *a = arg;
     int block = index / a->H, h = index % a->H;
@@ -524,7 +532,8 @@ static void attention_block(void *arg, int index, int thread)
         int n = a->begin[b + 1] - a->begin[b], n_blocks = (n + ROWS - 1) / ROWS;
         if (block < n_blocks) {
             /* the last rows of a prompt see the most keys: begin with them */
-            attend(a, a->begin[b], n, (n_blocks - 1 - block) * ROWS, h);
+            attend(a, (struct attention_block){a->begin[b], n, a->begin[b], n},
+                   (n_blocks - 1 - block) * ROWS, h);
             return;
         }
         block -= n_blocks;
@@ -534,8 +543,11 @@ static void attention_block(void *arg, int index, int thread)
 static int simd_attention(struct device *d, void *o, const void *qkv, const int32_t *begin, int B,
                           int T, int H, int K, int E, float scale, int window, struct error *err)
 {
+    const float *q = qkv, *k = q + (size_t)H * E;
     struct attention_args args = {.o = o,
-                                  .qkv = qkv,
+                                  .q = q,
+                                  .k = k,
+                                  .v = k + (size_t)K * E,
                                   .begin = begin,
                                   .B = B,
                                   .H = H,
@@ -544,7 +556,8 @@ static int simd_attention(struct device *d, void *o, const void *qkv, const int3
                                   .window = window,
                                   .scale = scale,
                                   .act = d->act,
-                                  .stride = (size_t)(H + 2 * K) * E,
+                                  .q_stride = (size_t)(H + 2 * K) * E,
+                                  .kv_stride = (size_t)(H + 2 * K) * E,
                                   .causal = true};
     int n_blocks = 0;
 
@@ -552,37 +565,46 @@ static int simd_attention(struct device *d, void *o, const void *qkv, const int3
         return loops_attention(d, o, qkv, begin, B, T, H, K, E, scale, window, err);
     for (int b = 0; b < B; b++)
         n_blocks += (begin[b + 1] - begin[b] + ROWS - 1) / ROWS;
-    pool_run(d->pool, attention_block, &args, n_blocks * H);
+    pool_run(d->pool, causal_task, &args, n_blocks * H);
     return OK;
 }
 
-static void full_block(void *arg, int index, int thread)
+static void full_task(void *arg, int index, int thread)
 {
     const struct attention_args *a = arg;
-    int n_blocks = (a->P + ROWS - 1) / ROWS, block = index / a->H;
+    int n_blocks = (a->Q + ROWS - 1) / ROWS, part = index / a->H, block = part / n_blocks;
 
     (void)thread;
-    attend(a, block / n_blocks * a->P, a->P, block % n_blocks * ROWS, index % a->H);
+    attend(a, (struct attention_block){block * a->Q, a->Q, block * a->kv_rows, a->P},
+           part % n_blocks * ROWS, index % a->H);
 }
 
-static int simd_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H,
-                               int E, float scale, bool gated, struct error *err)
+static int simd_full_attention(struct device *d, void *o, const void *q, const void *g,
+                               int q_stride, const void *kv, int kv_stride, int T, int Q, int P,
+                               int kv_rows, int H, int E, float scale, struct error *err)
 {
     struct attention_args args = {.o = o,
-                                  .qkv = qkvg,
+                                  .q = q,
+                                  .k = kv,
+                                  .v = (const float *)kv + (size_t)H * E,
+                                  .g = g,
+                                  .q_stride = (size_t)q_stride,
+                                  .kv_stride = (size_t)kv_stride,
                                   .H = H,
                                   .K = H,
                                   .E = E,
                                   .window = INT_MAX,
                                   .scale = scale,
                                   .act = d->act,
-                                  .stride = (size_t)3 * H * E + (gated ? (size_t)H : 0),
-                                  .gated = gated,
-                                  .P = P};
+                                  .Q = Q,
+                                  .P = P,
+                                  .kv_rows = kv_rows};
 
     if (E % (2 * W) != 0)
-        return loops_full_attention(d, o, qkvg, T, P, H, E, scale, gated, err);
-    pool_run(d->pool, full_block, &args, T / P * ((P + ROWS - 1) / ROWS) * H);
+        return loops_full_attention(d, o, q, g, q_stride, kv, kv_stride, T, Q, P, kv_rows, H, E,
+                                    scale, err);
+    if (T > 0)
+        pool_run(d->pool, full_task, &args, T / Q * ((Q + ROWS - 1) / ROWS) * H);
     return OK;
 }
 
@@ -617,13 +639,14 @@ static void pack_panel(void *arg, int panel, int thread)
 }
 
 static int simd_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
-                            int n_parts, int K, struct error *err)
+                            int n_parts, int K, const struct column_cuts *cuts, struct error *err)
 {
     struct pack_args args = {.parts = parts, .n_parts = n_parts};
     void *rows = NULL;
     struct matrix *m;
     int n_panels, rc;
 
+    (void)cuts; /* k is outermost in a panel: it can be cut anywhere */
     *out = NULL;
     if ((m = calloc(1, sizeof(*m))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for a matrix");

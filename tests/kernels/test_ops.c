@@ -323,8 +323,8 @@ static void matmul_matches(void)
             struct matrix_part parts[] = {{w, DTYPE_F32, first},
                                           {w + (size_t)first * K, DTYPE_F32, N - first}};
             struct matrix *a, *b;
-            CHECK_OK(fast->matrix_load(fast_device, &a, parts, 2, K, &err));
-            CHECK_OK(loops->matrix_load(loops_device, &b, parts, 2, K, &err));
+            CHECK_OK(fast->matrix_load(fast_device, &a, parts, 2, K, NULL, &err));
+            CHECK_OK(loops->matrix_load(loops_device, &b, parts, 2, K, NULL, &err));
             CHECK(fast->matrix_bytes(a) >= (float8 ? (size_t)N * K : act_bytes((size_t)N * K)));
             CHECK_OK(fast->matmul(fast_device, y_there, x_there, a, bias_there, T, &err));
             CHECK_OK(loops->matmul(loops_device, want, x, b, bias, T, &err));
@@ -381,8 +381,8 @@ static void linear_matches(void)
                 for (size_t k = 0; k < n && !add; k++)
                     y[k] = NAN; /* what was there must not matter */
                 y_there = on_device(y, F32_BYTES(n));
-                CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, &err));
-                CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
+                CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, NULL, &err));
+                CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, NULL, &err));
                 CHECK_OK(fast->linear(fast_device, y_there, x_there, a, biased ? bias_there : NULL,
                                       add, T, &err));
                 CHECK_OK(loops->linear(loops_device, y, x, b, biased ? bias : NULL, add, T, &err));
@@ -404,10 +404,10 @@ static void rows_match(const int *rows, int n_rows)
 
     if (fast->is_host) /* one path for all, which the other tests have */
         return release_case();
-    CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, &err));
-    CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
-    CHECK_OK(fast->matrix_load(fast_device, &a2, &part2, 1, K, &err));
-    CHECK_OK(loops->matrix_load(loops_device, &b2, &part2, 1, K, &err));
+    CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, NULL, &err));
+    CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, NULL, &err));
+    CHECK_OK(fast->matrix_load(fast_device, &a2, &part2, 1, K, NULL, &err));
+    CHECK_OK(loops->matrix_load(loops_device, &b2, &part2, 1, K, NULL, &err));
     for (int i = 0; i < n_rows; i++) {
         int T = rows[i];
         size_t n = (size_t)T * N;
@@ -466,7 +466,7 @@ static void matmul_rows_are_independent(void)
     struct matrix_part part = {w, DTYPE_F32, N};
     struct matrix *m;
 
-    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, &err));
+    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, NULL, &err));
     CHECK_OK(fast->matmul(fast_device, y_there, x_there, m, NULL, T, &err));
     all = mid_back(y_there, (size_t)T * N);
     for (int t = 0; t < T; t += 9) { /* one, and as many as follow in a short batch */
@@ -554,8 +554,8 @@ static void float8_products_by_the_formula(void)
             }
         }
         y_there = on_device(y, F32_BYTES(T * N));
-        CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, &err));
-        CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, &err));
+        CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, K, NULL, &err));
+        CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, NULL, &err));
         CHECK_OK(fast->linear(fast_device, y_there, on_device(x_act, act_bytes(T * K)), a, NULL,
                               false, T, &err));
         CHECK_OK(loops->linear(loops_device, y, x_act, b, NULL, false, T, &err));
@@ -584,7 +584,7 @@ static void float8_keeps_nan_to_its_row(void)
 
     x[K + 5] = NAN;
     dtype_encode(x_act, x, act, T * K);
-    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, &err));
+    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, NULL, &err));
     CHECK_OK(fast->linear(fast_device, y_there, on_device(x_act, act_bytes(T * K)), m, NULL, false,
                           T, &err));
     got = back(y_there, F32_BYTES(T * N));
@@ -604,7 +604,7 @@ static void float8_refuses_too_many_rows(void)
     struct matrix_part part = {w, DTYPE_F32, N};
     struct matrix *m;
 
-    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, &err));
+    CHECK_OK(fast->matrix_load(fast_device, &m, &part, 1, K, NULL, &err));
     CHECK_ERR(fast->linear(fast_device, y, x, m, NULL, false, T, &err), ERR_SIZE,
               "301 rows in float8, room for 300");
     fast->matrix_free(fast_device, m);
@@ -785,49 +785,86 @@ static void scale_columns_matches(void)
     static const int widths[][3] = {{1, 0, 1}, {5, 2, 9}, {130, 6, 136}, {600, 192, 800}};
 
     for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+        for (int j = 0; j < N_LENGTHS; j++)
+            for (int kind = 0; kind < 4; kind++) { /* with a bias; to some columns of wider rows */
+                int N = widths[i][0], first = widths[i][1], x_stride = widths[i][2];
+                int T = lengths[j], y_stride = kind >= 2 ? N + 2 * first + 3 : N;
+                int y_first = kind >= 2 ? first : 0;
+                size_t n = (size_t)T * y_stride, n_x = (size_t)T * x_stride;
+                float *x = random_floats(n_x, 26), *bias = random_floats((size_t)N, 27);
+                float *want = random_floats(n, 28), *y_there = on_device(want, F32_BYTES(n));
+                float *x_there = on_device(x, F32_BYTES(n_x));
+                bool biased = kind % 2 == 0;
+                CHECK_OK(fast->scale_columns(
+                    fast_device, y_there + y_first, y_stride, x_there + first, x_stride, 0.73f,
+                    biased ? on_device(bias, F32_BYTES(N)) : NULL, T, N, &err));
+                for (int t = 0; t < T; t++)
+                    for (int k = 0; k < N; k++)
+                        want[t * y_stride + y_first + k] =
+                            x[t * x_stride + first + k] * 0.73f + (biased ? bias[k] : 0.0f);
+                check_close("scale_columns", back(y_there, F32_BYTES(n)), want, n, EXACT);
+                release_case();
+            }
+}
+
+static void clear_and_copy_rows_match(void)
+{
+    static const size_t rows[][4] = {/* bytes of a row, from where on, how far apart: y, x */
+                                     {1, 0, 1, 1},     {4, 8, 20, 4},         {16, 16, 48, 16},
+                                     {36, 4, 44, 100}, {4096, 0, 4096, 8192}, {0, 0, 16, 16}};
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         for (int j = 0; j < N_LENGTHS; j++) {
-            int N = widths[i][0], first = widths[i][1], stride = widths[i][2], T = lengths[j];
-            size_t n = (size_t)T * N, n_x = (size_t)T * stride;
-            float *x = random_floats(n_x, 26), *bias = random_floats((size_t)N, 27);
-            float *want = host(F32_BYTES(n)), *y_there = on_device(want, F32_BYTES(n));
-            float *x_there = on_device(x, F32_BYTES(n_x));
-            CHECK_OK(fast->scale_columns(fast_device, y_there, x_there + first, stride, 0.73f,
-                                         on_device(bias, F32_BYTES(N)), T, N, &err));
-            for (int t = 0; t < T; t++)
-                for (int k = 0; k < N; k++)
-                    want[t * N + k] = x[t * stride + first + k] * 0.73f + bias[k];
-            check_close("scale_columns", back(y_there, F32_BYTES(n)), want, n, EXACT);
+            size_t bytes = rows[i][0], at = rows[i][1], y_stride = rows[i][2];
+            size_t x_stride = rows[i][3], T = (size_t)lengths[j];
+            size_t n = at + T * y_stride, n_x = at + T * x_stride;
+            char *x = (char *)random_floats(n_x / sizeof(float) + 1, 31);
+            char *want = (char *)random_floats(n / sizeof(float) + 1, 32);
+            char *there = on_device(want, n), *x_there = on_device(x, n_x);
+            CHECK_OK(fast->copy_rows(fast_device, there + at, y_stride, x_there + at, x_stride,
+                                     bytes, (int)T, &err));
+            for (size_t t = 0; t < T; t++)
+                memcpy(want + at + t * y_stride, x + at + t * x_stride, bytes);
+            CHECK(memcmp(back(there, n), want, n) == 0);
+            CHECK_OK(fast->clear(fast_device, there + at, n - at, &err));
+            memset(want + at, 0, n - at);
+            CHECK(memcmp(back(there, n), want, n) == 0);
             release_case();
         }
 }
 
+/* Whole prompts, and their rows in two parts. */
 static void fill_rows_matches(void)
 {
     enum { P = 24, R = 6, B = 4, X = 40 };
     static const int32_t first[B] = {10, 0, 39, 3}, count[B] = {P, 1, 0, 7};
     static const int widths[] = {5, 8, 260};
+    static const int parts[][2] = {{0, P}, {0, 5}, {5, P - 5}};
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
 
     for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
-        for (size_t j = 0; j < sizeof(types) / sizeof(types[0]); j++) {
-            size_t W = (size_t)widths[i], row = W * dtype_info(types[j])->bytes, n = B * P * row;
-            char *x = host(X * row), *registers = host(R * row), *want = host(n);
-            void *got = on_device(want, n);
-            dtype_encode(x, random_floats(X * W, 18), types[j], X * W);
-            dtype_encode(registers, random_floats(R * W, 19), types[j], R * W);
-            CHECK_OK(fast->fill_rows(fast_device, got, on_device(x, X * row),
-                                     on_device(registers, R * row), types[j],
-                                     on_device(first, sizeof(first)),
-                                     on_device(count, sizeof(count)), B, P, R, (int)W, &err));
-            for (int b = 0; b < B; b++)
-                for (int p = 0; p < P; p++)
-                    memcpy(want + (size_t)(b * P + p) * row,
-                           p < count[b] ? x + (size_t)(first[b] + p) * row
-                                        : registers + (size_t)(p % R) * row,
-                           row);
-            CHECK(memcmp(back(got, n), want, n) == 0);
-            release_case();
-        }
+        for (size_t j = 0; j < sizeof(types) / sizeof(types[0]); j++)
+            for (size_t part = 0; part < sizeof(parts) / sizeof(parts[0]); part++) {
+                int begin = parts[part][0], rows = parts[part][1];
+                size_t W = (size_t)widths[i], row = W * dtype_info(types[j])->bytes;
+                size_t n = (size_t)(B * rows) * row;
+                char *x = host(X * row), *registers = host(R * row), *want = host(n);
+                void *got = on_device(want, n);
+                dtype_encode(x, random_floats(X * W, 18), types[j], X * W);
+                dtype_encode(registers, random_floats(R * W, 19), types[j], R * W);
+                CHECK_OK(fast->fill_rows(
+                    fast_device, got, on_device(x, X * row), on_device(registers, R * row),
+                    types[j], on_device(first, sizeof(first)), on_device(count, sizeof(count)), B,
+                    begin, rows, R, (int)W, &err));
+                for (int b = 0; b < B; b++)
+                    for (int r = 0, p = begin; r < rows; r++, p++)
+                        memcpy(want + (size_t)(b * rows + r) * row,
+                               p < count[b] ? x + (size_t)(first[b] + p) * row
+                                            : registers + (size_t)(p % R) * row,
+                               row);
+                CHECK(memcmp(back(got, n), want, n) == 0);
+                release_case();
+            }
 }
 
 /* heads, width of a head, and rows of a block, of connectors */
@@ -857,25 +894,83 @@ static void wide_qk_norm_rope_matches(void)
         }
 }
 
+/* A connector's rows as its products leave them: q, k, v and gates of a row side by side. */
 static void full_attention_matches(void)
 {
     for (size_t i = 0; i < N_BLOCKS; i++)
         for (int gated = 0; gated < 2; gated++) {
-            int H = blocks[i][0], E = blocks[i][1], P = blocks[i][2], T = 3 * P;
-            size_t n_in = (size_t)T * (3 * H * E + gated * H), n = (size_t)T * H * E;
+            int H = blocks[i][0], E = blocks[i][1], P = blocks[i][2], T = 3 * P, W = H * E;
+            int stride = 3 * W + gated * H;
+            size_t n_in = (size_t)T * stride, n = (size_t)T * W;
             float scale = 6.0f / sqrtf((float)E), *qkvg = random_floats(n_in, 13);
             void *want = host(act_bytes(n)), *o_there = on_device(want, act_bytes(n));
-            CHECK_OK(fast->full_attention(fast_device, o_there, mid_on_device(qkvg, n_in), T, P, H,
-                                          E, scale, gated, &err));
-            CHECK_OK(
-                loops->full_attention(loops_device, want, qkvg, T, P, H, E, scale, gated, &err));
+            char *there = mid_on_device(qkvg, n_in);
+            CHECK_OK(fast->full_attention(
+                fast_device, o_there, there, gated ? there + mid_bytes(3 * (size_t)W) : NULL,
+                stride, there + mid_bytes((size_t)W), stride, T, P, P, P, H, E, scale, &err));
+            CHECK_OK(loops->full_attention(loops_device, want, qkvg,
+                                           gated ? qkvg + 3 * (size_t)W : NULL, stride, qkvg + W,
+                                           stride, T, P, P, P, H, E, scale, &err));
             check_act_close("full_attention", back(o_there, act_bytes(n)), want, n);
             release_case();
         }
 }
 
-/* Blocks as connectors have them, and more tiles of them than a GPU has processors: one takes
- * several. The loop nest would take minutes: here the CPU's vector loops are what is right. */
+/* Some of a block's queries over all its keys, which lie elsewhere: the same as those rows of the
+ * whole, which the test above has checked, on keys with room for more after each block. */
+static void full_attention_of_some_queries_matches(void)
+{
+    enum { B = 2, SPARE = 3 };
+
+    for (size_t i = 0; i < N_BLOCKS; i++)
+        for (int gated = 0; gated < 2; gated++) {
+            int H = blocks[i][0], E = blocks[i][1], P = blocks[i][2], W = H * E;
+            int Q = (P + 2) / 3, begin = P - Q, kv_rows = P + SPARE;
+            int stride = 3 * W + gated * H, q_stride = W + gated * H + 8, kv_stride = 2 * W + 8;
+            size_t n_all = (size_t)B * P * stride, n = (size_t)B * Q * W;
+            size_t n_q = (size_t)B * Q * q_stride, n_kv = (size_t)B * kv_rows * kv_stride;
+            float scale = 6.0f / sqrtf((float)E), *all = random_floats(n_all, 13);
+            float *q = random_floats(n_q, 33), *kv = random_floats(n_kv, 34);
+            void *whole = host(act_bytes((size_t)B * P * W)), *want = host(act_bytes(n));
+            void *o_there = on_device(want, act_bytes(n));
+            char *q_there;
+            mid_on_device(all, n_all); /* rounded as q and kv will be */
+            for (int row = 0; row < B * P; row++) {
+                int b = row / P, p = row % P;
+                const float *from = all + (size_t)row * stride;
+                memcpy(kv + (size_t)(b * kv_rows + p) * kv_stride, from + W, F32_BYTES(2 * W));
+                if (p < begin)
+                    continue;
+                float *to = q + (size_t)(b * Q + p - begin) * q_stride;
+                memcpy(to, from, F32_BYTES(W));
+                memcpy(to + W, from + 3 * W, F32_BYTES(gated * H));
+            }
+            q_there = mid_on_device(q, n_q);
+            CHECK_OK(fast->full_attention(fast_device, o_there, q_there,
+                                          gated ? q_there + mid_bytes((size_t)W) : NULL, q_stride,
+                                          mid_on_device(kv, n_kv), kv_stride, B * Q, Q, P, kv_rows,
+                                          H, E, scale, &err));
+            CHECK_OK(loops->full_attention(loops_device, whole, all, gated ? all + 3 * W : NULL,
+                                           stride, all + W, stride, B * P, P, P, P, H, E, scale,
+                                           &err));
+            for (int b = 0; b < B; b++)
+                memcpy((char *)want + act_bytes((size_t)b * Q * W),
+                       (char *)whole + act_bytes((size_t)(b * P + begin) * W),
+                       act_bytes((size_t)Q * W));
+            check_act_close("some queries", back(o_there, act_bytes(n)), want, n);
+            if (fast->is_host) { /* the loop nest itself, to the bit */
+                CHECK_OK(loops->full_attention(loops_device, whole, q, gated ? q + W : NULL,
+                                               q_stride, kv, kv_stride, B * Q, Q, P, kv_rows, H, E,
+                                               scale, &err));
+                CHECK(memcmp(whole, want, act_bytes(n)) == 0);
+            }
+            release_case();
+        }
+}
+
+/* Blocks as connectors have them, whole and one of four parts of their queries, and more tiles of
+ * them than a GPU has processors: one takes several. The loop nest would take minutes: here the
+ * CPU's vector loops are what is right. */
 static void full_attention_of_many_tiles_matches(void)
 {
     static const int shapes[][3] = {{16, 64, 1024}, {8, 128, 1024}, {8, 128, 384}};
@@ -883,17 +978,19 @@ static void full_attention_of_many_tiles_matches(void)
     struct device *cpu;
 
     CHECK_OK(ops_cpu()->open(&cpu, &options, &err));
-    for (int i = 0; i < 6; i++) {
-        int H = shapes[i / 2][0], E = shapes[i / 2][1], P = shapes[i / 2][2], T = 3 * P;
-        int gated = i % 2;
-        size_t n_in = (size_t)T * (3 * H * E + gated * H), n = (size_t)T * H * E;
+    for (int i = 0; i < 12; i++) {
+        int H = shapes[i / 4][0], E = shapes[i / 4][1], P = shapes[i / 4][2], W = H * E;
+        int gated = i % 2, Q = i % 4 >= 2 ? P / 4 : P, stride = 3 * W + gated * H;
+        size_t n_in = (size_t)3 * P * stride, n = (size_t)3 * Q * W;
         float scale = 6.0f / sqrtf((float)E), *qkvg = random_floats(n_in, 14),
-              *got = host(F32_BYTES(n));
-        void *o_there = on_device(host(act_bytes(n)), act_bytes(n)), *there;
-        float *want = host(F32_BYTES(n));
-        there = mid_on_device(qkvg, n_in);
-        CHECK_OK(fast->full_attention(fast_device, o_there, there, T, P, H, E, scale, gated, &err));
-        CHECK_OK(ops_cpu()->full_attention(cpu, want, qkvg, T, P, H, E, scale, gated, &err));
+              *got = host(F32_BYTES(n)), *want = host(F32_BYTES(n));
+        void *o_there = on_device(host(act_bytes(n)), act_bytes(n));
+        char *there = mid_on_device(qkvg, n_in);
+        CHECK_OK(fast->full_attention(
+            fast_device, o_there, there, gated ? there + mid_bytes(3 * (size_t)W) : NULL, stride,
+            there + mid_bytes((size_t)W), stride, 3 * Q, Q, P, P, H, E, scale, &err));
+        CHECK_OK(ops_cpu()->full_attention(cpu, want, qkvg, gated ? qkvg + 3 * W : NULL, stride,
+                                           qkvg + W, stride, 3 * Q, Q, P, P, H, E, scale, &err));
         dtype_decode(got, back(o_there, act_bytes(n)), act, n);
         check_close("full_attention of many tiles", got, want, n,
                     act == DTYPE_F32 ? REORDERED : BF16_STEPS);
@@ -1043,6 +1140,7 @@ static void run_rows(void)
     RUN(geglu_matches);
     RUN(gelu_matches);
     RUN(scale_columns_matches);
+    RUN(clear_and_copy_rows_match);
     RUN(fill_rows_matches);
     RUN(encode_matches);
     if (fast->mark != NULL)
@@ -1053,6 +1151,7 @@ static void run_attention(void)
 {
     RUN(attention_matches);
     RUN(full_attention_matches);
+    RUN(full_attention_of_some_queries_matches);
     if (fast == ops_cuda())
         RUN(full_attention_of_many_tiles_matches);
 }

@@ -167,10 +167,10 @@ static void bytes_are_counted_once(void)
 static int n_loaded;
 
 static int short_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
-                      int n_parts, int K, struct error *e)
+                      int n_parts, int K, const struct column_cuts *cuts, struct error *e)
 {
     if (++n_loaded < 5)
-        return ops_loops()->matrix_load(d, out, parts, n_parts, K, e);
+        return ops_loops()->matrix_load(d, out, parts, n_parts, K, cuts, e);
     return error_set(e, ERR_MEM, "test: no memory");
 }
 
