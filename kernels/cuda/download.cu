@@ -56,7 +56,7 @@ static int download_on(struct device *d, cudaStream_t stream, void *to, const vo
     size_t sent = 0;
     int rc = OK;
 
-    if (bytes <= SMALL) {
+    if (bytes <= SMALL && d->group == NULL) { /* in a group: the driver would wait without an end */
         CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream));
         CUDA_TRY(cudaStreamSynchronize(stream));
         return OK;
@@ -70,7 +70,8 @@ static int download_on(struct device *d, cudaStream_t stream, void *to, const vo
             CUDA_TRY(cudaEventRecord(s->there[next], stream));
             sent += m;
         }
-        CUDA_TRY(cudaEventSynchronize(s->there[part]));
+        if ((rc = cuda_wait(d, s->there[part], err)) != OK)
+            goto out;
         memcpy((char *)to + done, s->pinned[part], n);
     }
 out:

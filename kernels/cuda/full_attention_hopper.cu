@@ -1,5 +1,5 @@
 /* full_attention_hopper.cu - full_attention of bf16 heads of 64 and 128 on Hopper (sm_90a), where
- * blocks are whole tiles of 256 rows (64) or 128 (128).
+ * blocks of queries are whole tiles of 128 rows, or better of 256 (64), and those of keys too.
  *
  * A tile is ROWS rows of one head, 64 for each of WARPGROUPS; as many blocks of threads as there
  * are multiprocessors take tile after tile, so that the first keys of the next are on their way
@@ -43,6 +43,7 @@ template <int E_, int WARPGROUPS_, int KEYS_, int STAGES_> struct shape {
 };
 
 typedef shape<64, 4, 64, 4> narrow;
+typedef shape<64, 2, 64, 4> narrow_few; /* of few rows, as a rank of many has */
 typedef shape<128, 2, 128, 2> wide;
 
 /* A place in a ring of stages, and the phase of its barrier that is waited for. */
@@ -57,14 +58,14 @@ template <int STAGES> struct place {
 };
 
 struct tile {
-    int first, row, h; /* of its block of P rows; of its own; head */
+    int first, row, h; /* of its block's keys; of its queries; head */
 };
 
-static __device__ inline tile tile_at(int i, int n_row_tiles, int rows, int P, int H)
+static __device__ inline tile tile_at(int i, int n_row_tiles, int rows, int Q, int kv_rows, int H)
 {
-    int first = i / n_row_tiles / H * P;
+    int block = i / n_row_tiles / H;
 
-    return {first, first + i % n_row_tiles * rows, i / n_row_tiles % H};
+    return {block * kv_rows, block * Q + i % n_row_tiles * rows, i / n_row_tiles % H};
 }
 
 /* ROWS rows of a head, each 64 of its columns a tile of their own. */
@@ -180,8 +181,10 @@ static __device__ inline uint4 gathered(const unsigned (&x)[4])
 
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS, 1)
-    hopper_kernel(const __grid_constant__ CUtensorMap map, __nv_bfloat16 *o,
-                  const __nv_bfloat16 *gates, int stride, int P, int H, int n_tiles, float factor)
+    hopper_kernel(const __grid_constant__ CUtensorMap q_map,
+                  const __grid_constant__ CUtensorMap kv_map, __nv_bfloat16 *o,
+                  const __nv_bfloat16 *gates, int q_stride, int Q, int P, int kv_rows, int H,
+                  int n_tiles, float factor)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ uint8_t raw[];
@@ -190,7 +193,7 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
         v_empty[S::STAGES];
     uint8_t *q = tiles_begin(raw), *k = q + S::Q_BYTES, *v = k + S::STAGES * S::KEYS_BYTES;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, W = H * S::E;
-    int n_row_tiles = P / S::ROWS, n_key_tiles = P / S::KEYS;
+    int n_row_tiles = Q / S::ROWS, n_key_tiles = P / S::KEYS;
 
     if (threadIdx.x == 0) {
         barrier_init(&q_full, 1);
@@ -211,17 +214,17 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
             place<S::STAGES> to = {0, 1}; /* all places are free at first */
             int q_phase = 1;
             for (int i = blockIdx.x; i < n_tiles; i += gridDim.x) {
-                tile t = tile_at(i, n_row_tiles, S::ROWS, P, H);
+                tile t = tile_at(i, n_row_tiles, S::ROWS, Q, kv_rows, H);
                 barrier_wait(&q_empty, q_phase);
                 q_phase ^= 1;
-                fetch_head<S::ROWS, S>(q, &map, &q_full, t.h * S::E, t.row);
+                fetch_head<S::ROWS, S>(q, &q_map, &q_full, t.h * S::E, t.row);
                 for (int j = 0; j < P; j += S::KEYS) {
                     barrier_wait(&k_empty[to.stage], to.phase);
-                    fetch_head<S::KEYS, S>(k + to.stage * S::KEYS_BYTES, &map, &k_full[to.stage],
-                                           W + t.h * S::E, t.first + j);
+                    fetch_head<S::KEYS, S>(k + to.stage * S::KEYS_BYTES, &kv_map, &k_full[to.stage],
+                                           t.h * S::E, t.first + j);
                     barrier_wait(&v_empty[to.stage], to.phase);
-                    fetch_head<S::KEYS, S>(v + to.stage * S::KEYS_BYTES, &map, &v_full[to.stage],
-                                           2 * W + t.h * S::E, t.first + j);
+                    fetch_head<S::KEYS, S>(v + to.stage * S::KEYS_BYTES, &kv_map, &v_full[to.stage],
+                                           W + t.h * S::E, t.first + j);
                     to.advance();
                 }
             }
@@ -237,7 +240,7 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
         if (group == S::WARPGROUPS - 1) /* the first begins */
             asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory");
         for (int i = blockIdx.x; i < n_tiles; i += gridDim.x) {
-            tile t = tile_at(i, n_row_tiles, S::ROWS, P, H);
+            tile t = tile_at(i, n_row_tiles, S::ROWS, Q, kv_rows, H);
             int row = t.row + group * 64 + warp % 4 * 16 + lane / 4;
             float out[S::E / 2], s[S::KEYS / 2], gate[2] = {0.0f, 0.0f};
             float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, keep[2];
@@ -246,7 +249,7 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
             if (gates != NULL)
 #pragma unroll
                 for (int r = 0; r < 2; r++)
-                    gate[r] = to_float(gates[(size_t)(row + 8 * r) * stride + t.h]);
+                    gate[r] = to_float(gates[(size_t)(row + 8 * r) * q_stride + t.h]);
             barrier_wait(&q_full, q_phase);
             q_phase ^= 1;
             barrier_wait(&k_full[keys.stage], keys.phase);
@@ -319,36 +322,40 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
 
 /* ---- the host's side ---- */
 
-bool hopper_attention_serves(const struct device *d, int P, int E, int stride)
+bool hopper_attention_serves(const struct device *d, int Q, int P, int E)
 {
-    int rows = E == 64 ? (int)narrow::ROWS : (int)wide::ROWS;
-
-    return d->hopper != NULL && (E == 64 || E == 128) && P % rows == 0 && stride % 8 == 0;
+    return d->hopper != NULL && (E == 64 || E == 128) && Q % 128 == 0 && P % 128 == 0;
 }
 
 template <typename S>
-static int run(struct device *d, __nv_bfloat16 *o, const __nv_bfloat16 *qkvg, int T, int P, int H,
-               float scale, bool gated, struct error *err)
+static int run(struct device *d, __nv_bfloat16 *o, const heads &where, const __nv_bfloat16 *gates,
+               int T, int Q, int P, int kv_rows, int H, struct error *err)
 {
-    int W = H * S::E, stride = 3 * W + (gated ? H : 0), n_tiles = T / S::ROWS * H, rc;
+    int W = H * S::E, n_tiles = T / S::ROWS * H, rc;
     int grid = n_tiles < d->hopper->n_processors ? n_tiles : d->hopper->n_processors;
-    float factor = scale * 1.4426950408889634f; /* powers of 2, not of e */
-    CUtensorMap map;
+    float factor = where.scale * 1.4426950408889634f; /* powers of 2, not of e */
+    CUtensorMap q_map, kv_map;
 
-    if ((rc = hopper_map(d, &map, DTYPE_BF16, qkvg, T, stride, S::KEYS, err)) != OK)
+    if ((rc = hopper_map(d, &q_map, DTYPE_BF16, where.q, T, W, where.q_stride, S::KEYS, err)) !=
+            OK ||
+        (rc = hopper_map(d, &kv_map, DTYPE_BF16, where.k, (T / Q - 1) * kv_rows + P, 2 * W,
+                         where.kv_stride, S::KEYS, err)) != OK)
         return rc;
     CUDA_TRY(cudaFuncSetAttribute(hopper_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   S::BYTES));
-    rc = launch(d, "full_attention", err, hopper_kernel<S>, grid, S::THREADS, S::BYTES, map, o,
-                gated ? qkvg + 3 * W : NULL, stride, P, H, n_tiles, factor);
+    rc = launch(d, "full_attention", err, hopper_kernel<S>, grid, S::THREADS, S::BYTES, q_map,
+                kv_map, o, gates, (int)where.q_stride, Q, P, kv_rows, H, n_tiles, factor);
 out:
     return rc;
 }
 
-int hopper_attention(struct device *d, __nv_bfloat16 *o, const __nv_bfloat16 *qkvg, int T, int P,
-                     int H, int E, float scale, bool gated, struct error *err)
+int hopper_attention(struct device *d, __nv_bfloat16 *o, const heads &where,
+                     const __nv_bfloat16 *gates, int T, int Q, int P, int kv_rows, int H, int E,
+                     struct error *err)
 {
-    if (E == 64)
-        return run<narrow>(d, o, qkvg, T, P, H, scale, gated, err);
-    return run<wide>(d, o, qkvg, T, P, H, scale, gated, err);
+    if (E == 128)
+        return run<wide>(d, o, where, gates, T, Q, P, kv_rows, H, err);
+    if (Q % narrow::ROWS == 0)
+        return run<narrow>(d, o, where, gates, T, Q, P, kv_rows, H, err);
+    return run<narrow_few>(d, o, where, gates, T, Q, P, kv_rows, H, err);
 }
