@@ -99,6 +99,8 @@ void cuda_leave(struct device *d)
     struct collectives *c = d->collectives;
     struct error err = {};
 
+    if (c != NULL && c->comm != NULL && group_check(d->group, &err) != OK)
+        cuda_collectives_abort(d); /* the others do not come to an orderly end */
     if (c != NULL && c->comm != NULL &&
         settle(d, "ncclCommFinalize", ncclCommFinalize(c->comm), 0, &err) == OK)
         ncclCommDestroy(c->comm);

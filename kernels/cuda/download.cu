@@ -56,10 +56,10 @@ static int download_on(struct device *d, cudaStream_t stream, void *to, const vo
     size_t sent = 0;
     int rc = OK;
 
-    if (bytes <= SMALL && d->group == NULL) { /* in a group: the driver would wait without an end */
+    /* in a group the driver must not wait itself, which has no end */
+    if (bytes == 0 || (bytes <= SMALL && d->group == NULL)) {
         CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream));
-        CUDA_TRY(cudaStreamSynchronize(stream));
-        return OK;
+        return cuda_wait_stream(d, stream, err);
     }
     for (size_t done = 0; done < bytes; done += PART) {
         size_t part = done / PART % 2, n = bytes - done < PART ? bytes - done : PART;

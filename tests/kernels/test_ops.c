@@ -454,6 +454,158 @@ static void more_rows_match(void)
     rows_match(rows, sizeof(rows) / sizeof(rows[0]));
 }
 
+/* ---- views ---- */
+
+struct cut {
+    struct row_range ranges[3];
+    int n_ranges, k_begin, K;
+};
+
+enum { VIEWED_N = 544, VIEWED_K = 592 };
+static const struct column_cuts viewed_cuts = {6, {5, 37, 48, 69, 160, 304}};
+static const struct cut cuts[] = {
+    {{{0, 544}}, 1, 0, 592},   /* all of it */
+    {{{128, 272}}, 1, 0, 592}, /* some rows */
+    {{{0, 192}, {272, 192}}, 2, 0, 592} /* half of gate, half of up */,
+    {{{64, 128}, {256, 64}, {400, 64}}, 3, 0, 592}, /* query, key and value heads */
+    {{{0, 544}}, 1, 304, 288},                      /* some columns */
+    {{{16, 48}, {96, 16}}, 2, 160, 144},
+};
+/* on no boundary: not in float8 */
+static const struct cut odd_cuts[] = {
+    {{{3, 5}, {100, 7}}, 2, 0, 592},
+    {{{0, 544}}, 1, 37, 11},
+    {{{10, 20}, {30, 10}, {7, 3}}, 3, 5, 64},
+};
+
+/* What the whole matrix gives for the rows of x [T, K], of which the other columns are zero, and of
+ * that the columns [T, n] of the view's rows. All is meant so: in float8, too, a view's rows have
+ * the scales that they have in the whole matrix. */
+static float *product_of_the_whole(const struct matrix *whole, const struct cut *c, const void *x,
+                                   int T, int n)
+{
+    char *wide = host(act_bytes((size_t)T * VIEWED_K));
+    float *all = host(F32_BYTES(T * VIEWED_N)), *want = host(F32_BYTES(T * n));
+
+    for (int t = 0; t < T; t++)
+        memcpy(wide + act_bytes((size_t)t * VIEWED_K + (size_t)c->k_begin),
+               (const char *)x + act_bytes((size_t)t * (size_t)c->K), act_bytes((size_t)c->K));
+    CHECK_OK(loops->linear(loops_device, all, wide, whole, NULL, false, T, &err));
+    for (int t = 0; t < T; t++) {
+        float *to = want + (size_t)t * n;
+        for (int r = 0; r < c->n_ranges; r++)
+            for (int i = 0; i < c->ranges[r].n; i++)
+                *to++ = all[(size_t)t * VIEWED_N + c->ranges[r].begin + i];
+    }
+    return want;
+}
+
+static void view_matches(const struct matrix *viewed, const struct matrix *whole,
+                         const struct cut *c, int T)
+{
+    int n = 0;
+
+    for (int r = 0; r < c->n_ranges; r++)
+        n += c->ranges[r].n;
+    size_t size = (size_t)T * n;
+    void *x = random_act((size_t)T * (size_t)c->K, 5);
+    void *x_there = on_device(x, act_bytes((size_t)T * (size_t)c->K));
+    float *bias = random_floats((size_t)n, 21), *want = product_of_the_whole(whole, c, x, T, n);
+    float *sum = random_floats(size, 20), *biased = host(F32_BYTES(size));
+    float *y_there = on_device(sum, F32_BYTES(size)), *bias_there = on_device(bias, F32_BYTES(n));
+    void *mid_bias = mid_on_device(bias, (size_t)n), *made = host(act_bytes(size));
+    struct matrix *view;
+
+    CHECK_OK(fast->matrix_view(fast_device, &view, viewed, c->ranges, c->n_ranges, c->k_begin, c->K,
+                               &err));
+    CHECK_INT(fast->matrix_bytes(view), 0);
+    CHECK_OK(fast->linear(fast_device, y_there, x_there, view, bias_there, true, T, &err));
+    bias = back(bias_there, F32_BYTES(n)); /* as it was before mid rounded it */
+    for (size_t i = 0; i < size; i++)
+        sum[i] += want[i] + bias[i % n];
+    check_close("added", back(y_there, F32_BYTES(size)), sum, size, sums_tolerance());
+    CHECK_OK(fast->linear(fast_device, y_there, x_there, view, NULL, false, T, &err));
+    check_close("stored", back(y_there, F32_BYTES(size)), want, size, sums_tolerance());
+    bias = mid_back(mid_bias, (size_t)n);
+    for (size_t i = 0; i < size; i++)
+        biased[i] = want[i] + bias[i % n];
+    CHECK_OK(fast->matmul(fast_device, y_there, x_there, view, mid_bias, T, &err));
+    check_mid_close("matmul", mid_back(y_there, size), biased, size);
+    if (fast->matmul_gelu != NULL) {
+        CHECK_OK(fast->matmul_gelu(fast_device, y_there, x_there, view, mid_bias, T, &err));
+        CHECK_OK(loops->gelu(loops_device, made, biased, T, n, &err));
+        check_act_close("gelu", back(y_there, act_bytes(size)), made, size);
+    }
+    if (fast->matmul_geglu != NULL && n % 2 == 0) {
+        void *gu = on_device(biased, F32_BYTES(size));
+        CHECK_OK(fast->matmul_geglu(fast_device, y_there, x_there, view, gu, T, &err));
+        CHECK_OK(loops->geglu(loops_device, made, want, T, n / 2, &err));
+        check_act_close("geglu", back(y_there, act_bytes(size / 2)), made, size / 2);
+    }
+    fast->matrix_free(fast_device, view);
+    release_case();
+}
+
+/* Each view for each number of rows. */
+static void views_match(const struct cut *of, size_t n_cuts, const int *rows, size_t n_rows)
+{
+    float *w = random_floats((size_t)VIEWED_N * VIEWED_K, 4);
+    struct matrix_part part = {w, DTYPE_F32, VIEWED_N};
+    struct row_range none = {5, 0}, first = {0, 16};
+    struct matrix *viewed, *whole, *view;
+
+    CHECK_OK(fast->matrix_load(fast_device, &viewed, &part, 1, VIEWED_K, &viewed_cuts, &err));
+    CHECK_OK(loops->matrix_load(loops_device, &whole, &part, 1, VIEWED_K, NULL, &err));
+    release_case();
+    for (size_t i = 0; i < n_cuts; i++)
+        for (size_t j = 0; j < n_rows; j++)
+            view_matches(viewed, whole, &of[i], rows[j]);
+    CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &none, 1, 0, VIEWED_K, &err), ERR_INPUT,
+              "without rows");
+    CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &first, 1, 0, 0, &err), ERR_INPUT,
+              "columns");
+    fast->matrix_free(fast_device, viewed);
+    loops->matrix_free(loops_device, whole);
+}
+
+static void views_of_few_rows_match(void)
+{
+    static const int rows[] = {1, 61, 128};
+
+    views_match(cuts, sizeof(cuts) / sizeof(cuts[0]), rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+static void views_of_more_rows_match(void)
+{
+    static const int rows[] = {130, 200};
+
+    views_match(cuts, sizeof(cuts) / sizeof(cuts[0]), rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+static void odd_views_match(void)
+{
+    static const int rows[] = {1, 61, 130};
+
+    views_match(odd_cuts, sizeof(odd_cuts) / sizeof(odd_cuts[0]), rows,
+                sizeof(rows) / sizeof(rows[0]));
+}
+
+/* What cannot be multiplied by is refused when the view is made. */
+static void float8_refuses_odd_views(void)
+{
+    float *w = random_floats((size_t)VIEWED_N * VIEWED_K, 4);
+    struct matrix_part part = {w, DTYPE_F32, VIEWED_N};
+    struct matrix *viewed, *view;
+
+    CHECK_OK(fast->matrix_load(fast_device, &viewed, &part, 1, VIEWED_K, &viewed_cuts, &err));
+    for (size_t i = 0; i < sizeof(odd_cuts) / sizeof(odd_cuts[0]); i++)
+        CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, odd_cuts[i].ranges,
+                                    odd_cuts[i].n_ranges, odd_cuts[i].k_begin, odd_cuts[i].K, &err),
+                  ERR_INPUT, "float8");
+    fast->matrix_free(fast_device, viewed);
+    release_case();
+}
+
 /* A row of a product does not depend on how many there are: on a CPU not by a bit. (cuBLASLt picks
  * another kernel for another T.) */
 static void matmul_rows_are_independent(void)
@@ -1112,7 +1264,18 @@ static void run_products(void)
     RUN(random_matrices_match);
     RUN(linear_matches);
     RUN(more_rows_match);
+    if (fast->matrix_view != NULL)
+        RUN(views_of_more_rows_match);
+    if (fast->matrix_view != NULL && !float8)
+        RUN(odd_views_match);
     RUN(matmul_rows_are_independent);
+}
+
+static void run_few_rows(void)
+{
+    RUN(few_rows_match);
+    if (fast->matrix_view != NULL)
+        RUN(views_of_few_rows_match);
 }
 
 static void run_float8(void)
@@ -1120,6 +1283,8 @@ static void run_float8(void)
     RUN(float8_products_by_the_formula);
     RUN(float8_keeps_nan_to_its_row);
     RUN(float8_refuses_too_many_rows);
+    if (fast == ops_cuda())
+        RUN(float8_refuses_odd_views);
 }
 
 static void run_norms(void)
@@ -1162,7 +1327,7 @@ static void run_chosen(void)
     if (chosen("products", is_group))
         run_products();
     if (chosen("few-rows", is_group))
-        RUN(few_rows_match);
+        run_few_rows();
     if (float8 && chosen("float8", is_group))
         run_float8();
     if (!float8 && chosen("norms", is_group))
