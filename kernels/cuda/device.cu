@@ -137,7 +137,9 @@ int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
 
 static void cuda_release(struct device *d, void *memory)
 {
-    (void)d;
+    /* cudaFree waits for what is on the stream, and that without an end */
+    if (d->group != NULL && memory != NULL)
+        cuda_wait_stream(d, d->stream, NULL);
     cudaFree(memory);
 }
 
