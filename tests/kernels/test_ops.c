@@ -32,8 +32,8 @@ static struct device *fast_device, *loops_device;
 static enum dtype act;
 static bool float8;
 static const char *only; /* the table that is tested; NULL: all */
-static char **words;     /* what is tested of it; none: all */
-static int n_words;
+static char **asked;     /* what is tested of it; none: all */
+static int n_asked;
 
 /* ---- memory: all of a case's is released at once ---- */
 
@@ -1429,10 +1429,10 @@ static bool chosen(const char *word, bool (*kind)(const char *word))
 {
     bool one_of_them = false;
 
-    for (int i = 0; i < n_words; i++) {
-        if (strcmp(words[i], word) == 0)
+    for (int i = 0; i < n_asked; i++) {
+        if (strcmp(asked[i], word) == 0)
             return true;
-        one_of_them |= kind(words[i]);
+        one_of_them |= kind(asked[i]);
     }
     return !one_of_them;
 }
@@ -1568,11 +1568,11 @@ int main(int argc, char **argv)
     struct ops level = *ops_loops();
 
     only = argc > 1 ? argv[1] : NULL;
-    words = argv + 2;
-    n_words = argc > 2 ? argc - 2 : 0;
-    for (int i = 0; i < n_words; i++)
-        if (!is_type(words[i]) && !is_group(words[i])) {
-            printf("test_ops: \"%s\" is no type and no group of tests\n", words[i]);
+    asked = argv + 2;
+    n_asked = argc > 2 ? argc - 2 : 0;
+    for (int i = 0; i < n_asked; i++)
+        if (!is_type(asked[i]) && !is_group(asked[i])) {
+            printf("test_ops: \"%s\" is no type and no group of tests\n", asked[i]);
             return EXIT_FAILURE;
         }
 
