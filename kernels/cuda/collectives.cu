@@ -48,6 +48,7 @@ void cuda_collectives_abort(struct device *d)
         return;
     comm = c->comm;
     c->comm = NULL;
+    cuda_recordings_forget(d); /* NCCL waits, without an end, for all that recorded its calls */
     ncclCommAbort(comm);
 }
 
@@ -101,6 +102,7 @@ void cuda_leave(struct device *d)
 
     if (c != NULL && c->comm != NULL && group_check(d->group, &err) != OK)
         cuda_collectives_abort(d); /* the others do not come to an orderly end */
+    cuda_recordings_forget(d);
     if (c != NULL && c->comm != NULL &&
         settle(d, "ncclCommFinalize", ncclCommFinalize(c->comm), 0, &err) == OK)
         ncclCommDestroy(c->comm);
@@ -141,13 +143,12 @@ out:
     return rc;
 }
 
-/* Before each: whether there is somebody to exchange with. */
-static int begin_exchange(struct device *d, struct error *err)
+/* Whether there is somebody to exchange with. */
+static int is_joined(const struct device *d, struct error *err)
 {
     if (d->collectives == NULL || d->collectives->comm == NULL)
         return error_set(err, ERR_GPU, "cuda: gpu %d: its group is %s", d->gpu,
                          d->collectives == NULL ? "none" : "aborted");
-    cuda_recording_exchanges(d);
     return OK;
 }
 
@@ -155,7 +156,7 @@ int cuda_all_reduce(struct device *d, float *y, size_t n, struct error *err)
 {
     int rc;
 
-    if (n == 0 || (rc = begin_exchange(d, err)) != OK)
+    if (n == 0 || (rc = is_joined(d, err)) != OK)
         return n == 0 ? OK : rc;
     NCCL_TRY(ncclAllReduce(y, y, n, ncclFloat32, ncclSum, d->collectives->comm, d->stream));
 out:
@@ -166,7 +167,7 @@ int cuda_all_gather(struct device *d, void *to, const void *from, size_t bytes, 
 {
     int rc;
 
-    if (bytes == 0 || (rc = begin_exchange(d, err)) != OK)
+    if (bytes == 0 || (rc = is_joined(d, err)) != OK)
         return bytes == 0 ? OK : rc;
     NCCL_TRY(ncclAllGather(from, to, bytes, ncclUint8, d->collectives->comm, d->stream));
 out:
@@ -177,7 +178,7 @@ int cuda_broadcast(struct device *d, void *data, size_t bytes, int root, struct 
 {
     int rc;
 
-    if (bytes == 0 || (rc = begin_exchange(d, err)) != OK)
+    if (bytes == 0 || (rc = is_joined(d, err)) != OK)
         return bytes == 0 ? OK : rc;
     NCCL_TRY(ncclBroadcast(data, data, bytes, ncclUint8, root, d->collectives->comm, d->stream));
 out:
