@@ -1,6 +1,6 @@
 /* rank.h - one device with a model on it: what computes.
  *
- * rank.c opens and closes it, pass.c runs prompts through it, warming.c readies it. A rank belongs
+ * rank.c opens and closes it, pass.c runs prompts through it. A rank belongs
  * to its thread (engine/group/team.h), but for rank_steps(). */
 #pragma once
 #include "engine/engine.h"
@@ -81,9 +81,6 @@ void rank_close(struct rank *r); /* NULL is fine */
 /* Returns when all is computed, and results are in the host's memory. ERR_FORMAT: a result has a
  * NaN. In a sharded batch, what fails before the ranks have parted is ERR_GPU for all of them. */
 int rank_run(struct rank *r, const struct rank_batch *batch, struct error *err);
-
-/* See engine_warm(). */
-int rank_warm(struct rank *r, struct error *err);
 
 /* Layers and connector blocks so far; from any thread. */
 uint64_t rank_steps(const struct rank *r);
