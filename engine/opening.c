@@ -100,9 +100,9 @@ static int create_router(struct engine *e, enum engine_strategy strategy, struct
         .n_ranks = e->n_ranks,
         .max_tokens = e->info.max_tokens,
         .max_batch_tokens = e->max_batch_tokens,
-        .weights = "",
+        .weights = "-",
         .backend = e->ops->name,
-        .devices = "",
+        .devices = "-",
         .version = PE_VERSION,
     };
 

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "engine/files/digest.h"
 #include "engine/ltx/ltx_weights.h"
-#include "engine/model/weights.h"
+#include "engine/model/gemma.h"
 #include "engine/random_model.h"
 
 static void fill_info(struct engine_info *info, const struct gemma_config *config,

@@ -937,7 +937,7 @@ struct direct {
     double error;
 };
 
-static int on_rows(void *arg, int b, const float *rows, struct error *error)
+static int on_rows(void *arg, int b, const float *rows, int first, int n, struct error *error)
 {
     struct direct *d = arg;
     const struct tensor *want = expect(d->prompt, modality_names[d->modality]);
@@ -945,6 +945,7 @@ static int on_rows(void *arg, int b, const float *rows, struct error *error)
 
     (void)error;
     CHECK_INT(b, 1);
+    CHECK(first == 0 && n == ENGINE_ROWS);
     r.tensors[0] = (struct engine_tensor){.name = modality_names[d->modality],
                                           .shape = {ENGINE_ROWS, want->shape[1]}};
     /* borrowed, and only read */

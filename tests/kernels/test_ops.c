@@ -343,8 +343,8 @@ static void random_matrices_match(void)
     void *x = random_act((size_t)T * K, 5), *x_there = on_device(x, act_bytes((size_t)T * K));
     struct matrix *a, *b;
 
-    CHECK_OK(random_matrix_create(fast, fast_device, &a, N, K, 0.3f, 7, &err));
-    CHECK_OK(random_matrix_create(loops, loops_device, &b, N, K, 0.3f, 7, &err));
+    CHECK_OK(random_matrix_create(fast, fast_device, &a, N, K, 0.3f, 7, NULL, &err));
+    CHECK_OK(random_matrix_create(loops, loops_device, &b, N, K, 0.3f, 7, NULL, &err));
     CHECK_OK(fast->linear(fast_device, y_there, x_there, a, NULL, false, T, &err));
     CHECK_OK(loops->linear(loops_device, want, x, b, NULL, false, T, &err));
     check_close("random", back(y_there, F32_BYTES(T * N)), want, T * N, sums_tolerance());
