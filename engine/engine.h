@@ -68,8 +68,8 @@ struct engine_options {
     enum dtype compute;              /* DTYPE_F32, DTYPE_BF16, or DTYPE_F8_E4M3: what matrix
                                         products compute in; with the last, which loses accuracy
                                         (docs/ACCURACY.md), all else is as in DTYPE_BF16 */
-    int n_ranks;                     /* 0: 1. CUDA: rank r is visible GPU r; on a CPU ranks share
-                                        its cores and one copy of the weights */
+    int n_ranks;                     /* 0: all visible GPUs, or 1. Rank r is visible GPU r; on a
+                                        CPU ranks share its cores and one copy of the weights */
     enum engine_strategy strategy;
     int deadline_ms;              /* a rank that takes no step for so long hangs, and the engine
                                      fails; 0: a minute */

@@ -120,6 +120,22 @@ static int check_options(const struct engine_options *options, struct error *err
     return OK;
 }
 
+/* All devices that there are, where they can be counted. */
+static int count_ranks(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    int n = 1, rc;
+
+    e->n_ranks = options->n_ranks;
+    if (e->ops->n_devices != NULL && (rc = e->ops->n_devices(&n, err)) != OK)
+        return rc;
+    if (e->n_ranks == 0)
+        e->n_ranks = n < ENGINE_MAX_RANKS ? n : ENGINE_MAX_RANKS;
+    if (e->ops->n_devices != NULL && e->n_ranks > n)
+        return error_set(err, ERR_INPUT, "engine: %d ranks are wanted, and there are %d GPUs",
+                         e->n_ranks, n);
+    return OK;
+}
+
 static void fill_info(struct engine *e)
 {
     e->info = e->source.info;
@@ -150,7 +166,6 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         return rc;
     if ((e = calloc(1, sizeof(*e))) == NULL)
         return error_set(err, ERR_MEM, "engine: no memory");
-    e->n_ranks = options->n_ranks > 0 ? options->n_ranks : 1;
     e->deadline_ms = options->deadline_ms > 0 ? options->deadline_ms : DEADLINE_MS;
     e->max_batch_tokens =
         options->max_batch_tokens > 0 ? options->max_batch_tokens : ENGINE_MAX_TOKENS;
@@ -164,7 +179,8 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
         goto out;
     }
-    if ((rc = source_open(&e->source, options, err)) != OK ||
+    if ((rc = count_ranks(e, options, err)) != OK ||
+        (rc = source_open(&e->source, options, err)) != OK ||
         (rc = group_make_id(e->group_id, err)) != OK || (rc = load_shared(e, options, err)) != OK ||
         (rc = team_start(&e->team, e->n_ranks, err)) != OK ||
         (rc = team_run(e->team, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
