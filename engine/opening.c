@@ -3,6 +3,7 @@
  * Each rank opens its device and loads its weights on its own thread, all at once; where all are
  * the host's, the weights are loaded before that, with all threads, once. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cores.h"
 #include "engine/engine_private.h"
@@ -17,7 +18,7 @@ struct opening {
 
 static int threads_of(const struct engine *e, int rank)
 {
-    int n = e->n_threads / e->n_ranks + (rank < e->n_threads % e->n_ranks);
+    int n = e->n_threads / e->n_local + (rank < e->n_threads % e->n_local);
 
     return n > 0 ? n : 1;
 }
@@ -32,7 +33,7 @@ static int open_rank(void *arg, int rank, struct error *err)
         .replica = e->shared.weights != NULL ? &e->shared : NULL,
         .ops = e->ops,
         .compute = e->compute,
-        .gpu = rank,
+        .gpu = e->first_rank + rank,
         .n_threads = threads_of(e, rank),
         .max_batch_tokens = e->max_batch_tokens,
         .progress = rank == 0 ? o->options->progress : NULL,
@@ -40,8 +41,8 @@ static int open_rank(void *arg, int rank, struct error *err)
     };
     int rc;
 
-    if (e->n_ranks > 1 && (rc = group_join(&e->groups[rank], e->group_id, rank, e->n_ranks, JOIN_MS,
-                                           e->deadline_ms, err)) != OK)
+    if (e->n_ranks > 1 && (rc = group_join(&e->groups[rank], e->group_id, e->first_rank + rank,
+                                           e->n_ranks, JOIN_MS, e->deadline_ms, err)) != OK)
         return rc;
     options.group = e->groups[rank];
     return rank_open(&e->ranks[rank], &options, err);
@@ -83,7 +84,7 @@ static int load_shared(struct engine *e, const struct engine_options *options, s
     };
     int rc;
 
-    if (!e->ops->is_host || e->n_ranks == 1 || e->compute == DTYPE_F8_E4M3)
+    if (!e->ops->is_host || e->n_local == 1 || e->compute == DTYPE_F8_E4M3)
         return OK;
     if ((rc = e->ops->open(&e->loader, &device_options, err)) != OK)
         return rc;
@@ -136,6 +137,22 @@ static int count_ranks(struct engine *e, const struct engine_options *options, s
     return OK;
 }
 
+/* Which of the group's ranks are here. */
+static int name_group(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    e->n_local = e->n_ranks;
+    if (options->group == NULL)
+        return group_make_id(e->group_id, err);
+    if (options->rank < 0 || options->rank >= e->n_ranks)
+        return error_set(err, ERR_INPUT, "engine: rank %d of %d", options->rank, e->n_ranks);
+    if (strlen(options->group) >= sizeof(e->group_id))
+        return error_set(err, ERR_INPUT, "engine: %.64s: no name of a group", options->group);
+    memcpy(e->group_id, options->group, strlen(options->group) + 1);
+    e->n_local = 1;
+    e->first_rank = options->rank;
+    return OK;
+}
+
 static void fill_info(struct engine *e)
 {
     e->info = e->source.info;
@@ -143,7 +160,7 @@ static void fill_info(struct engine *e)
     e->info.n_ranks = e->n_ranks;
     if (e->max_batch_tokens < e->info.max_tokens)
         e->info.max_tokens = e->max_batch_tokens;
-    for (int i = 0; i < e->n_ranks; i++) {
+    for (int i = 0; i < e->n_local; i++) {
         const struct replica *r = e->ranks[i]->replica;
         e->info.weights_bytes = r->bytes;
         e->info.loaded_bytes = r->loaded_bytes;
@@ -152,6 +169,17 @@ static void fill_info(struct engine *e)
     }
     if (e->source.info.is_random) /* they were made, not loaded */
         e->info.load_s = 0.0;
+}
+
+_Static_assert((int)ENGINE_GROUP_ID_SIZE == (int)GROUP_ID_SIZE &&
+                   (int)ENGINE_MAX_RANKS == (int)GROUP_MAX_RANKS &&
+                   (int)ENGINE_MAX_RANKS <= (int)TEAM_MAX &&
+                   (int)ENGINE_MAX_RANKS <= (int)ROUTER_MAX_RANKS,
+               "one number of ranks");
+
+int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err)
+{
+    return group_make_id(id, err);
 }
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
@@ -174,6 +202,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     e->ops = options->backend == ENGINE_LOOPS  ? ops_loops()
              : options->backend == ENGINE_CUDA ? ops_cuda()
                                                : ops_cpu();
+    e->place = options->place;
     opening.e = watch.arg = e;
     if (e->ops == NULL) {
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
@@ -181,8 +210,8 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     }
     if ((rc = count_ranks(e, options, err)) != OK ||
         (rc = source_open(&e->source, options, err)) != OK ||
-        (rc = group_make_id(e->group_id, err)) != OK || (rc = load_shared(e, options, err)) != OK ||
-        (rc = team_start(&e->team, e->n_ranks, err)) != OK ||
+        (rc = name_group(e, options, err)) != OK || (rc = load_shared(e, options, err)) != OK ||
+        (rc = team_start(&e->team, e->n_local, err)) != OK ||
         (rc = team_run(e->team, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
         goto out;
     fill_info(e);

@@ -140,6 +140,7 @@ void rank_close(struct rank *r)
         return;
     ltx_free(r->ltx);
     gemma_free(r->gemma);
+    placement_free(r);
     replica_free(&r->own);
     if (r->device != NULL) {
         for (int i = 0; i < OPS_MARKS; i++)
