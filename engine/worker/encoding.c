@@ -87,6 +87,7 @@ static int encode_jobs(struct encoding *e, struct held *const *jobs, size_t n, s
     p->encode_ms = clock_ms_since(start_ns);
     vitals_advance(e->work->vitals, STEP_ENCODE);
     if (rc == ERR_GPU) {
+        vitals_note_proof(e->work->vitals, false); /* ready no more, while the rest is stored */
         let_go(e, jobs, n);
         return error_set(err, why.code, "%s", why.text);
     }

@@ -22,7 +22,8 @@ struct staging {
     struct outcomes outcomes;
     int backoff_ms;
     bool alone;      /* a solo job was met: claim when nothing else is in hand */
-    bool owes_claim; /* a ring of the doorbell was taken: its work is not forgotten */
+    bool rang;       /* the doorbell, when it was asked last */
+    bool owes_claim; /* a ring was taken, or it is time for a claim without one */
     int64_t look_ns; /* there was nothing to claim ahead; not again before */
 };
 
@@ -184,24 +185,6 @@ static void back_off(struct staging *s)
     vitals_resume(s->work->vitals, STEP_STAGE);
 }
 
-static int wait_for_doorbell(struct staging *s, int block_ms, bool *rang, struct error *err)
-{
-    int rc;
-
-    vitals_rest(s->work->vitals, STEP_STAGE);
-    rc = queue_wait(s->queue, block_ms, rang, err);
-    vitals_resume(s->work->vitals, STEP_STAGE);
-    return rc;
-}
-
-static int claim(struct staging *s, struct claimed_job *jobs, size_t *n, struct error *err)
-{
-    const struct worker_options *o = s->work->options;
-
-    return queue_claim(s->queue, o->owner, o->budget_tokens, o->max_jobs, o->lease_ms,
-                       atomic_load(&s->work->vitals->tokens_per_s), jobs, BATCH_MAX, n, err);
-}
-
 static void note_claim(struct staging *s, const struct claimed_job *jobs, size_t n)
 {
     struct metric *metrics = s->work->vitals->metrics;
@@ -254,36 +237,55 @@ static void stage(struct staging *s, struct claimed_job *jobs, size_t n, bool ah
     belt_stage(s->work->belt, &batch);
 }
 
-/* One look for work. The doorbell is asked before a claim, which Q has to write to its disk; once a
- * second a claim is tried without it. It says more than that there is work: an engine without any
- * sleeps at it and takes each ring, so that one which is left says that no such engine is there.
- * Only then is anything claimed ahead of the engine. */
-static int look(struct staging *s, bool ahead, struct error *err)
+/* The doorbell is asked before a claim, which Q has to write to its disk; once a second a claim is
+ * tried without it. It says more than that there is work: an engine without any sleeps at it and
+ * takes each ring, so that one which is left says that no such engine is there. Only then is
+ * anything claimed ahead of the engine. */
+static int ask_doorbell(struct staging *s, bool ahead, struct error *err)
 {
+    struct vitals *v = s->work->vitals;
+    int rc;
+
+    vitals_rest(v, STEP_STAGE);
+    rc = queue_wait(s->queue, ahead ? 0 : DOORBELL_MS, &s->rang, err);
+    vitals_resume(v, STEP_STAGE);
+    s->owes_claim = rc == OK && (s->rang || !ahead);
+    if (ahead && !s->rang)
+        s->look_ns = clock_now_ns() + LOOK_EVERY_MS * INT64_C(1000000);
+    return rc;
+}
+
+static int claim(struct staging *s, bool ahead, struct error *err)
+{
+    const struct worker_options *o = s->work->options;
     struct claimed_job jobs[BATCH_MAX];
-    int64_t start_ns;
-    bool rang = s->owes_claim;
+    int64_t start_ns = clock_now_ns();
     size_t n = 0;
     int rc;
 
-    if (!s->owes_claim) {
-        if ((rc = wait_for_doorbell(s, ahead ? 0 : DOORBELL_MS, &rang, err)) != OK)
-            return rc;
-        s->owes_claim = rang;
-    }
-    if (ahead && !rang) {
-        s->look_ns = clock_now_ns() + LOOK_EVERY_MS * INT64_C(1000000);
-        return OK;
-    }
-    start_ns = clock_now_ns();
-    if ((rc = claim(s, jobs, &n, err)) != OK)
+    if ((rc = queue_claim(s->queue, o->owner, o->budget_tokens, o->max_jobs, o->lease_ms,
+                          atomic_load(&s->work->vitals->tokens_per_s), jobs, BATCH_MAX, &n, err)) !=
+        OK)
         return rc;
     s->owes_claim = s->alone = false;
     if (n > 0)
         stage(s, jobs, n, ahead, start_ns);
-    else if (!rang)
+    else if (!s->rang)
         probe_if_due(s);
     return OK;
+}
+
+/* One look for work; after a ring there is another one, which claims: unless that is over
+ * meanwhile. False: Q or C does not answer. */
+static bool look(struct staging *s, bool ahead)
+{
+    struct error err = {0};
+    int rc;
+
+    if (s->owes_claim && !cache_answers(s))
+        return false;
+    rc = s->owes_claim ? claim(s, ahead, &err) : ask_doorbell(s, ahead, &err);
+    return vitals_note_queue(s->work->vitals, rc, &err) == OK;
 }
 
 void staging_run(struct staging *s)
@@ -291,7 +293,6 @@ void staging_run(struct staging *s)
     struct vitals *v = s->work->vitals;
 
     for (;;) {
-        struct error err = {0};
         enum belt_room room;
 
         vitals_rest(v, STEP_STAGE);
@@ -299,10 +300,10 @@ void staging_run(struct staging *s)
         if (room == BELT_OVER)
             break;
         vitals_resume(v, STEP_STAGE);
-        if (!cache_answers(s) || vitals_note_queue(v, look(s, room == BELT_SOON, &err), &err) != OK)
-            back_off(s);
-        else
+        if (look(s, room == BELT_SOON))
             s->backoff_ms = 0;
+        else
+            back_off(s);
     }
     belt_end_staging(s->work->belt);
 }
