@@ -564,7 +564,7 @@ static void views_match(const struct cut *of, size_t n_cuts, const int *rows, si
         for (size_t j = 0; j < n_rows; j++)
             view_matches(viewed, whole, &of[i], rows[j], gelu);
     CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &none, 1, 0, VIEWED_K, &err), ERR_INPUT,
-              "without rows");
+              "a view");
     CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &first, 1, 0, 0, &err), ERR_INPUT,
               "columns");
     fast->matrix_free(fast_device, viewed);
@@ -871,10 +871,10 @@ static void check_view(const struct matrix *a, const struct matrix *whole, const
     loops->matrix_free(loops_device, b);
 }
 
-static void views_match(void)
+static void cut_views_match(void)
 {
     static const int rows[] = {0, 1, 7, 129, 260};
-    int most_cuts = float8 || !fast->is_host ? 1 : 2; /* a GPU reads many numbers at a time */
+    int n_cuts = float8 || !fast->is_host ? 1 : 2; /* a GPU reads many numbers at a time */
     float *w = random_floats(VIEW_N * VIEW_K, 4);
     struct matrix_part part = {w, DTYPE_F32, VIEW_N};
     double *rounded = NULL, *scales = NULL;
@@ -892,8 +892,8 @@ static void views_match(void)
             scales[n] = round_row(rounded + (size_t)n * VIEW_K, VIEW_K);
     }
     CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, VIEW_K, NULL, &err));
-    for (int cuts = 0; cuts < most_cuts; cuts++) {
-        const struct column_cuts *c = &view_cuts[cuts];
+    for (int which = 0; which < n_cuts; which++) {
+        const struct column_cuts *c = &view_cuts[which];
         CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, VIEW_K, c, &err));
         for (int i = 0; i < N_VIEW_ROWS; i++)
             for (int from = -1; from < c->n; from++) /* from a cut to each after it */
@@ -1653,7 +1653,7 @@ static void run_products(void)
     if (fast->matrix_view != NULL && !float8)
         RUN(odd_views_match);
     RUN(matmul_rows_are_independent);
-    RUN(views_match);
+    RUN(cut_views_match);
     RUN(views_of_columns_sum_up);
     RUN(what_is_no_view_is_refused);
 }
