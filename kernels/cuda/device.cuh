@@ -22,6 +22,7 @@ struct downloads;
 struct loading;
 
 struct device {
+    bool rehearses; /* no collectives, no recording */
     enum dtype act;
     int gpu;
     cudaStream_t stream;
