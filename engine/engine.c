@@ -89,6 +89,8 @@ static double cost_of(const struct engine_prompt *prompt)
 /* What the ranks run by. */
 struct work {
     struct engine *e;
+    int64_t start_ns;
+    struct engine_route *route; /* each rank notes its own part */
     struct rank_batch batch;
     struct spread spread; /* of a batch that is not sharded */
 };
@@ -97,12 +99,17 @@ static int run_rank(void *arg, int rank, struct error *err)
 {
     const struct work *w = arg;
     struct rank_batch batch = w->batch;
+    int rc;
 
     if (!batch.sharded) {
         batch.which = w->spread.items + w->spread.begin[rank];
         batch.n = w->spread.begin[rank + 1] - w->spread.begin[rank];
     }
-    return rank_run(w->e->ranks[rank], &batch, err);
+    w->route->ranks[rank].n_prompts = batch.n;
+    w->route->ranks[rank].begin_ms = clock_ms_since(w->start_ns);
+    rc = rank_run(w->e->ranks[rank], &batch, err);
+    w->route->ranks[rank].end_ms = clock_ms_since(w->start_ns);
+    return rc;
 }
 
 /* The ranks that have something to do. */
@@ -120,9 +127,13 @@ static int busy_ranks(const struct work *w)
 
 /* The prompts have been checked; results: as rank_batch has them. */
 static int run_batch(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
-                     struct engine_result *results, enum strategy strategy, struct error *err)
+                     struct engine_result *results, enum strategy strategy,
+                     struct engine_route *route, struct error *err)
 {
-    struct work w = {.e = e, .batch = {.prompts = prompts, .results = results, .n = n_prompts}};
+    struct work w = {.e = e,
+                     .start_ns = clock_now_ns(),
+                     .route = route,
+                     .batch = {.prompts = prompts, .results = results, .n = n_prompts}};
     struct team_watch watch = engine_watch(e);
     struct error why = {0};
     int rc;
@@ -151,6 +162,7 @@ static int run_batch(struct engine *e, const struct engine_prompt *prompts, int 
 static int route_batch(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                        struct engine_result *results, struct error *err)
 {
+    struct engine_route last = {0};
     int64_t start_ns = clock_now_ns();
     struct route route;
     int rc;
@@ -162,16 +174,13 @@ static int route_batch(struct engine *e, const struct engine_prompt *prompts, in
     for (int i = 0; i < n_prompts; i++)
         e->items[i] = prompts[i].n;
     route = router_choose(e->router, e->items, n_prompts);
-    if ((rc = run_batch(e, prompts, n_prompts, results, route.strategy, err)) != OK)
+    if ((rc = run_batch(e, prompts, n_prompts, results, route.strategy, &last, err)) != OK)
         return rc;
-    e->last = (struct engine_route){
-        .strategy = route.strategy == STRATEGY_SHARDED ? ENGINE_SHARDED : ENGINE_REPLICATED,
-        .reason = route.reason,
-        .predicted_ms = route.predicted_ms,
-        .ms = clock_ms_since(start_ns),
-        .n_ranks =
-            route.strategy == STRATEGY_SHARDED || n_prompts > e->n_ranks ? e->n_ranks : n_prompts,
-    };
+    last.strategy = route.strategy == STRATEGY_SHARDED ? ENGINE_SHARDED : ENGINE_REPLICATED;
+    last.reason = route.reason;
+    last.predicted_ms = route.predicted_ms;
+    last.ms = clock_ms_since(start_ns);
+    e->last = last;
     router_note(e->router, &route, e->last.ms);
     return OK;
 }

@@ -176,7 +176,10 @@ struct engine_route {
     enum engine_strategy strategy; /* ENGINE_SHARDED or ENGINE_REPLICATED */
     const char *reason;            /* constant, one word: "one_prompt" */
     double predicted_ms, ms;       /* predicted 0: not known */
-    int n_ranks;                   /* that took part */
+    struct {
+        int n_prompts;           /* 0: it took no part */
+        double begin_ms, end_ms; /* from the batch's begin on */
+    } ranks[ENGINE_MAX_RANKS];
 };
 const struct engine_route *engine_last_route(const struct engine *e);
 const char *engine_strategy_name(enum engine_strategy strategy); /* "sharded" */

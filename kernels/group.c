@@ -145,12 +145,13 @@ static bool is_gone(const struct entry *e, const struct entry *own)
     return (kill(e->pid, 0) != 0 && errno == ESRCH) || is_zombie(e->pid);
 }
 
-/* A rank among those in `ready` whose process is gone; -1: none. */
+/* A rank among those in `ready` whose process is gone, and that had not left; -1: none. Looked at
+ * in this order: who leaves says so before its process ends. */
 static int find_gone(const struct segment *s, int rank, uint32_t ready)
 {
     for (int r = 0; r < GROUP_MAX_RANKS; r++)
-        if (ready >> r & 1 && atomic_load(&s->entries[r].left) == 0 &&
-            is_gone(&s->entries[r], &s->entries[rank]))
+        if (ready >> r & 1 && is_gone(&s->entries[r], &s->entries[rank]) &&
+            atomic_load(&s->entries[r].left) == 0)
             return r;
     return -1;
 }

@@ -76,7 +76,7 @@ void cpu_release(struct device *d, void *memory)
     free(memory);
 }
 
-int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
+int cpu_upload(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
 {
     (void)d;
     (void)err;
@@ -87,9 +87,14 @@ int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct 
 
 int cpu_sync(struct device *d, struct error *err)
 {
-    (void)d;
-    (void)err;
-    return OK;
+    return d->group != NULL ? group_check(d->group, err) : OK;
+}
+
+int cpu_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err)
+{
+    int rc = cpu_sync(d, err);
+
+    return rc != OK ? rc : cpu_upload(d, to, from, bytes, err);
 }
 
 int cpu_clear(struct device *d, void *memory, size_t bytes, struct error *err)
@@ -147,12 +152,16 @@ const struct ops *ops_loops(void)
         .bind = cpu_bind,
         .alloc = cpu_alloc,
         .release = cpu_release,
-        .upload = cpu_copy,
-        .download = cpu_copy,
+        .upload = cpu_upload,
+        .download = cpu_download,
         .sync = cpu_sync,
         .memory = cpu_memory,
         .clear = cpu_clear,
         .copy_rows = cpu_copy_rows,
+        .join = cpu_join,
+        .all_reduce = cpu_all_reduce,
+        .all_gather = cpu_all_gather,
+        .broadcast = cpu_broadcast,
         .host_run = cpu_host_run,
         .matrix_load = loops_matrix_load,
         .matrix_free = loops_matrix_free,

@@ -16,6 +16,7 @@ struct device {
     bf16 *rounded;     /* float8: [max_rows, rounded_width] what a product reads; NULL: none yet */
     float *row_scales; /* and the scale of each row */
     struct pool *pool;
+    struct group *group;        /* borrowed; NULL: joined none */
     struct matmul_plans *plans; /* oneDNN's primitives by shape; NULL in the loop nests */
 };
 
@@ -79,12 +80,17 @@ void cpu_close(struct device *d);
 int cpu_bind(struct device *d, struct error *err);
 int cpu_alloc(struct device *d, void **out, size_t bytes, struct error *err);
 void cpu_release(struct device *d, void *memory);
-int cpu_copy(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+int cpu_upload(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+int cpu_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cpu_sync(struct device *d, struct error *err);
 int cpu_clear(struct device *d, void *memory, size_t bytes, struct error *err);
 int cpu_copy_rows(struct device *d, void *y, size_t y_stride, const void *x, size_t x_stride,
                   size_t bytes, int n_rows, struct error *err);
 int cpu_memory(struct device *d, struct device_memory *out, struct error *err);
+int cpu_join(struct device *d, struct group *group, struct error *err);
+int cpu_all_reduce(struct device *d, float *y, size_t n, struct error *err);
+int cpu_all_gather(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+int cpu_broadcast(struct device *d, void *data, size_t bytes, int root, struct error *err);
 void cpu_host_run(struct device *d, void (*task)(void *arg, int index, int thread), void *arg,
                   int n_tasks);
 size_t cpu_matrix_bytes(const struct matrix *m);

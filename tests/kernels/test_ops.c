@@ -12,7 +12,9 @@
  */
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 
+#include "base/clock.h"
 #include "kernels/cpu/device.h"
 #include "kernels/random_matrix.h"
 #include "tests/check.h"
@@ -1222,11 +1224,186 @@ static void marked_downloads_match(void)
     release_case();
 }
 
+/* ---- collectives: ranks are threads, each with a device of its own, on the CPU ----
+ *
+ * A GPU has one rank in a process (NCCL): its collectives are tested by groups of one here. */
+
+struct collective_rank {
+    char *id;
+    int rank, n_ranks;
+    size_t n;     /* of an all_reduce; of the others, bytes */
+    float *sums;  /* [n] */
+    char *pieces; /* all_gather: [n_ranks, n] */
+    char *told;   /* broadcast: [n] */
+    struct error err;
+    int rc;
+    pthread_t thread;
+};
+
+static void fill_piece(char *to, int rank, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = (char)(i * 7 + (size_t)rank * 31);
+}
+
+/* Each op twice in a row, so that one finds the slots as the other left them. */
+static int collectives_of(struct collective_rank *r, struct device *d, void *sums, void *pieces,
+                          void *told)
+{
+    const struct ops *ops = fast;
+    char *own = (char *)pieces + (size_t)r->rank * r->n;
+    size_t all = (size_t)r->n_ranks * r->n, sums_bytes = r->n * sizeof(float);
+    void *apart = NULL;
+    int rc;
+
+    fill_piece(r->pieces + (size_t)r->rank * r->n, r->rank, r->n);
+    fill_piece(r->told, r->rank, r->n);
+    if ((rc = ops->alloc(d, &apart, r->n + 1, &r->err)) != OK ||
+        (rc = ops->upload(d, sums, r->sums, sums_bytes, &r->err)) != OK ||
+        (rc = ops->upload(d, pieces, r->pieces, all, &r->err)) != OK ||
+        (rc = ops->upload(d, told, r->told, r->n, &r->err)) != OK ||
+        (rc = ops->all_reduce(d, sums, r->n, &r->err)) != OK ||
+        (rc = ops->all_gather(d, pieces, own, r->n, &r->err)) != OK ||
+        (rc = ops->broadcast(d, told, r->n, r->n_ranks - 1, &r->err)) != OK ||
+        (rc = ops->copy_rows(d, apart, r->n, told, r->n, r->n, 1, &r->err)) != OK ||
+        (rc = ops->broadcast(d, told, r->n, 0, &r->err)) != OK ||
+        (rc = ops->all_gather(d, pieces, apart, 0, &r->err)) != OK ||
+        (rc = ops->copy_rows(d, apart, r->n, own, r->n, r->n, 1, &r->err)) != OK ||
+        (rc = ops->all_gather(d, pieces, apart, r->n, &r->err)) != OK ||
+        (rc = ops->all_reduce(d, sums, r->n, &r->err)) != OK ||
+        (rc = ops->download(d, r->sums, sums, sums_bytes, &r->err)) != OK ||
+        (rc = ops->download(d, r->pieces, pieces, all, &r->err)) != OK ||
+        (rc = ops->download(d, r->told, told, r->n, &r->err)) != OK)
+        goto out;
+    rc = ops->sync(d, &r->err);
+out:
+    ops->release(d, apart);
+    return rc;
+}
+
+static void *collective_rank_main(void *arg)
+{
+    struct collective_rank *r = arg;
+    struct device_options options = {.act = DTYPE_F32, .n_threads = r->rank % 2 + 1};
+    void *sums = NULL, *pieces = NULL, *told = NULL;
+    struct group *group = NULL;
+    struct device *d = NULL;
+
+    if ((r->rc = group_join(&group, r->id, r->rank, r->n_ranks, 60000, 60000, &r->err)) != OK ||
+        (r->rc = fast->open(&d, &options, &r->err)) != OK ||
+        (r->rc = fast->join(d, group, &r->err)) != OK ||
+        (r->rc = fast->alloc(d, &sums, r->n * sizeof(float), &r->err)) != OK ||
+        (r->rc = fast->alloc(d, &pieces, (size_t)r->n_ranks * r->n, &r->err)) != OK ||
+        (r->rc = fast->alloc(d, &told, r->n, &r->err)) != OK)
+        goto out;
+    r->rc = collectives_of(r, d, sums, pieces, told);
+out:
+    if (d != NULL) {
+        fast->release(d, sums);
+        fast->release(d, pieces);
+        fast->release(d, told);
+    }
+    fast->close(d);
+    group_leave(group);
+    return NULL;
+}
+
+static void collectives_match(void)
+{
+    static const size_t counts[] = {0, 1, 3, 1001, GROUP_SLOT_BYTES / 8, 700001};
+    int most = fast->is_host ? GROUP_MAX_RANKS : 1;
+
+    for (int n_ranks = 1; n_ranks <= most; n_ranks += n_ranks == 3 ? 5 : 1)
+        for (size_t j = 0; j < sizeof(counts) / sizeof(counts[0]); j++) {
+            struct collective_rank ranks[GROUP_MAX_RANKS];
+            size_t n = counts[j];
+            float *want = host(F32_BYTES(n));
+            char id[GROUP_ID_SIZE], *piece = host(n);
+            CHECK_OK(group_make_id(id, &err));
+            for (int r = 0; r < n_ranks; r++) {
+                ranks[r] = (struct collective_rank){.id = id,
+                                                    .rank = r,
+                                                    .n_ranks = n_ranks,
+                                                    .n = n,
+                                                    .sums = random_floats(n, 40 + (unsigned)r),
+                                                    .pieces = host(n * (size_t)n_ranks),
+                                                    .told = host(n)};
+                for (size_t i = 0; i < n; i++) /* the meaning: in the order of ranks */
+                    want[i] = r == 0 ? ranks[r].sums[i] : want[i] + ranks[r].sums[i];
+            }
+            for (size_t i = 0; i < n; i++) { /* and once more, of equal numbers */
+                float once = want[i];
+                for (int r = 1; r < n_ranks; r++)
+                    want[i] += once;
+            }
+            for (int r = 0; r < n_ranks; r++)
+                CHECK(pthread_create(&ranks[r].thread, NULL, collective_rank_main, &ranks[r]) == 0);
+            for (int r = 0; r < n_ranks; r++)
+                pthread_join(ranks[r].thread, NULL);
+            for (int r = 0; r < n_ranks; r++) {
+                if (ranks[r].rc != OK)
+                    CHECK_FAIL("rank %d of %d: %s", r, n_ranks, ranks[r].err.text);
+                CHECK(n == 0 || memcmp(ranks[r].sums, want, F32_BYTES(n)) == 0);
+                for (int from = 0; from < n_ranks; from++) {
+                    fill_piece(piece, from, n);
+                    CHECK(memcmp(ranks[r].pieces + (size_t)from * n, piece, n) == 0);
+                }
+                fill_piece(piece, n_ranks - 1, n); /* the last one's to the first's, then to all */
+                CHECK(memcmp(ranks[r].told, piece, n) == 0);
+            }
+            release_case();
+        }
+}
+
+/* One rank never comes to the sum, or says why. */
+static void *absent_rank_main(void *arg)
+{
+    struct collective_rank *r = arg;
+    struct group *group;
+
+    if ((r->rc = group_join(&group, r->id, r->rank, r->n_ranks, 60000, 200, &r->err)) != OK)
+        return NULL;
+    if (r->n != 0)
+        group_abort(group, "its device is broken");
+    while (group_check(group, NULL) == OK)
+        clock_pause_ms(5);
+    group_leave(group);
+    return NULL;
+}
+
+static void a_rank_that_never_comes_is_an_error(void)
+{
+    struct device_options options = {.act = DTYPE_F32, .n_threads = 1};
+    char id[GROUP_ID_SIZE];
+
+    for (int says_why = 0; says_why < 2; says_why++) {
+        struct collective_rank other = {.id = id, .rank = 1, .n_ranks = 2, .n = (size_t)says_why};
+        const char *text = says_why ? "group: rank 1 failed: its device is broken"
+                                     : "group: rank 1 did not come within 200 ms";
+        float *x = random_floats(100, 1);
+        struct group *group;
+        struct device *d;
+        CHECK_OK(group_make_id(id, &err));
+        CHECK(pthread_create(&other.thread, NULL, absent_rank_main, &other) == 0);
+        CHECK_OK(group_join(&group, id, 0, 2, 60000, 200, &err));
+        CHECK_OK(fast->open(&d, &options, &err));
+        CHECK_OK(fast->join(d, group, &err));
+        CHECK_ERR(fast->all_reduce(d, x, 100, &err), ERR_GPU, text);
+        CHECK_ERR(fast->sync(d, &err), ERR_GPU, text);
+        CHECK_ERR(fast->download(d, x, x + 50, 4, &err), ERR_GPU, text);
+        pthread_join(other.thread, NULL);
+        CHECK(other.rc == OK);
+        fast->close(d);
+        group_leave(group);
+        release_case();
+    }
+}
+
 /* ---- which of them ---- */
 
 static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F8_E4M3};
-static const char *const groups[] = {"products", "few-rows", "float8",
-                                     "norms",    "rows",     "attention"};
+static const char *const groups[] = {"products", "few-rows",  "float8", "norms",
+                                     "rows",     "attention", "group"};
 enum { N_TYPES = sizeof(types) / sizeof(types[0]), N_GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
 static bool is_type(const char *word)
@@ -1321,6 +1498,13 @@ static void run_attention(void)
         RUN(full_attention_of_many_tiles_matches);
 }
 
+static void run_group(void)
+{
+    RUN(collectives_match);
+    if (fast->is_host)
+        RUN(a_rank_that_never_comes_is_an_error);
+}
+
 /* What float8 leaves as it is in bf16 is not run again. */
 static void run_chosen(void)
 {
@@ -1336,6 +1520,8 @@ static void run_chosen(void)
         run_rows();
     if (!float8 && chosen("attention", is_group))
         run_attention();
+    if (!float8 && chosen("group", is_group))
+        run_group();
 }
 
 /* `type`: F32, BF16, or F8_E4M3 for products in float8. `name`: a table's, or "simd ..", which has
