@@ -29,11 +29,12 @@ static int open_rank(void *arg, int rank, struct error *err)
     struct engine *e = o->e;
     struct rank_options options = {
         .source = &e->source,
-        .replica = e->shared.weights != NULL ? &e->shared : NULL,
+        .place = residence_place(e->residence, rank),
         .ops = e->ops,
         .compute = e->compute,
         .gpu = rank,
         .n_threads = threads_of(e, rank),
+        .sleeps = residence_sleeps(e->residence),
         .max_batch_tokens = e->max_batch_tokens,
         .progress = rank == 0 ? o->options->progress : NULL,
         .progress_arg = o->options->progress_arg,
@@ -68,11 +69,21 @@ static void give_up_opening(void *arg, int rank, const char *why)
         group_abort(e->groups[rank], why);
 }
 
-/* Once for all ranks, with the threads of all. In float8 a device keeps rounded rows as wide as the
- * matrices that it has loaded itself. */
-static int load_shared(struct engine *e, const struct engine_options *options, struct error *err)
+/* Ranks of the host read one copy of the weights. */
+static bool has_one_place(const struct engine *e)
 {
-    struct device_options device_options = {.act = rank_act(e->compute), .n_threads = e->n_threads};
+    return e->ops->is_host && e->n_ranks > 1;
+}
+
+/* Once for all ranks, with the threads of all, on a device that only loads. */
+static int load_for_all(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    struct place *place = residence_place(e->residence, 0);
+    struct device_options device_options = {.act = rank_act(e->compute),
+                                            .float8 = e->compute == DTYPE_F8_E4M3,
+                                            .max_rows = 1,
+                                            .n_threads = e->n_threads,
+                                            .sleeps = options->sleeps};
     struct replica_options replica_options = {
         .source = &e->source,
         .ops = e->ops,
@@ -83,12 +94,30 @@ static int load_shared(struct engine *e, const struct engine_options *options, s
     };
     int rc;
 
-    if (!e->ops->is_host || e->n_ranks == 1 || e->compute == DTYPE_F8_E4M3)
-        return OK;
-    if ((rc = e->ops->open(&e->loader, &device_options, err)) != OK)
+    if ((rc = e->ops->open(&place->device, &device_options, err)) != OK)
         return rc;
-    replica_options.device = e->loader;
-    return replica_load(&e->shared, &replica_options, err);
+    replica_options.device = place->device;
+    return replica_load(&place->replica, &replica_options, err);
+}
+
+/* Of another engine, where they are the same; else of its own, to be loaded. */
+static int find_residence(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    const struct engine *other = options->share;
+    int rc;
+
+    if (other != NULL && other->ops == e->ops && other->compute == e->compute &&
+        other->n_ranks == e->n_ranks && residence_sleeps(other->residence) == options->sleeps &&
+        source_is_same(&e->source, &other->source)) {
+        e->residence = residence_share(other->residence);
+        e->info.shares_weights = true;
+        e->is_asleep = true;
+        return engine_wake(e, NULL, err);
+    }
+    if ((rc = residence_create(&e->residence, e->ops, has_one_place(e) ? 1 : e->n_ranks,
+                               options->sleeps, err)) != OK)
+        return rc;
+    return has_one_place(e) ? load_for_all(e, options, err) : OK;
 }
 
 static int create_router(struct engine *e, enum engine_strategy strategy, struct error *err)
@@ -138,7 +167,10 @@ static int count_ranks(struct engine *e, const struct engine_options *options, s
 
 static void fill_info(struct engine *e)
 {
+    bool shares = e->info.shares_weights;
+
     e->info = e->source.info;
+    e->info.shares_weights = shares;
     e->info.backend = e->ops->name;
     e->info.n_ranks = e->n_ranks;
     if (e->max_batch_tokens < e->info.max_tokens)
@@ -156,6 +188,16 @@ static void fill_info(struct engine *e)
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
 {
+    const struct ops *ops = options->backend == ENGINE_LOOPS  ? ops_loops()
+                            : options->backend == ENGINE_CUDA ? ops_cuda()
+                                                              : ops_cpu();
+
+    return engine_open_on(out, options, ops, err);
+}
+
+int engine_open_on(struct engine **out, const struct engine_options *options, const struct ops *ops,
+                   struct error *err)
+{
     struct opening opening = {.options = options};
     struct team_watch watch = {.give_up = give_up_opening};
     struct engine *e;
@@ -171,9 +213,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         options->max_batch_tokens > 0 ? options->max_batch_tokens : ENGINE_MAX_TOKENS;
     e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
     e->compute = options->compute;
-    e->ops = options->backend == ENGINE_LOOPS  ? ops_loops()
-             : options->backend == ENGINE_CUDA ? ops_cuda()
-                                               : ops_cpu();
+    e->ops = ops;
     opening.e = watch.arg = e;
     if (e->ops == NULL) {
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
@@ -181,8 +221,9 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     }
     if ((rc = count_ranks(e, options, err)) != OK ||
         (rc = source_open(&e->source, options, err)) != OK ||
-        (rc = group_make_id(e->group_id, err)) != OK || (rc = load_shared(e, options, err)) != OK ||
+        (rc = group_make_id(e->group_id, err)) != OK ||
         (rc = team_start(&e->team, e->n_ranks, err)) != OK ||
+        (rc = find_residence(e, options, err)) != OK ||
         (rc = team_run(e->team, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
         goto out;
     fill_info(e);
@@ -199,14 +240,16 @@ void engine_close(struct engine *e)
 {
     if (e == NULL || (e->team != NULL && team_is_broken(e->team)))
         return; /* a thread that hangs may yet use all of it */
+    /* others that share the weights may be asleep, and wait for this one alone */
+    if (e->residence != NULL && residence_is_shared(e->residence))
+        engine_sleep(e, NULL);
     if (e->team != NULL)
         team_run(e->team, TEAM_ALL, close_rank, e, NULL, NULL);
     team_stop(e->team);
-    replica_free(&e->shared);
-    if (e->loader != NULL)
-        e->ops->close(e->loader);
+    residence_leave(e->residence, !e->is_asleep, e->info.shares_weights ? NULL : &e->source);
+    if (e->info.shares_weights)
+        source_close(&e->source);
     router_free(e->router);
-    source_close(&e->source);
     free(e->items);
     free(e->rank_of);
     free(e->costs);

@@ -6,7 +6,7 @@
 #include "engine/engine.h"
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
-#include "engine/replica.h"
+#include "engine/residence.h"
 #include "engine/source.h"
 #include "kernels/ops.h"
 
@@ -32,12 +32,14 @@ static inline size_t rank_part_bytes(int width, int video_width, int audio_width
 }
 
 struct rank_options {
-    const struct source *source;   /* borrowed, as all here, until rank_close() */
-    const struct replica *replica; /* weights to compute with; NULL: it loads its own */
+    const struct source *source; /* borrowed, as all here, until rank_close() */
+    struct place *place;         /* its weights; where nothing is there yet it loads them, and its
+                                    device is the place's from then on */
     const struct ops *ops;
     enum dtype compute; /* as engine_options has it */
     int gpu;            /* CUDA: which */
     int n_threads;      /* of its device */
+    bool sleeps;        /* as residence_create() has it */
     int max_batch_tokens;
     struct group *group;          /* NULL: it is alone */
     engine_progress_fn *progress; /* of its loading, or NULL */
@@ -50,7 +52,6 @@ struct rank {
     struct device *device;
     enum dtype act; /* of what products read */
     const struct engine_info *info;
-    struct replica own; /* of zeros where options.replica is another's */
     const struct replica *replica;
     struct gemma *gemma;
     struct ltx *ltx; /* NULL: no LTX checkpoint */

@@ -62,12 +62,15 @@ static int warm_rank(void *arg, int rank, struct error *err)
 
 int engine_warm(struct engine *e, double *seconds, struct error *err)
 {
-    int64_t start_ns = clock_now_ns();
+    int64_t start_ns;
     int rc;
 
     *seconds = 0.0;
     if (e->ranks[0]->ops->plan_size == NULL)
         return OK;
+    if ((rc = engine_wake(e, NULL, err)) != OK)
+        return rc;
+    start_ns = clock_now_ns();
     if ((rc = engine_on_all(e, warm_rank, e, err)) == OK)
         *seconds = clock_ms_since(start_ns) / 1e3;
     return rc;
