@@ -99,30 +99,59 @@ static int run_rank(void *arg, int rank, struct error *err)
 {
     const struct work *w = arg;
     struct rank_batch batch = w->batch;
-    int rc;
+    int number = w->e->first_rank + rank, rc;
 
     if (!batch.sharded) {
-        batch.which = w->spread.items + w->spread.begin[rank];
-        batch.n = w->spread.begin[rank + 1] - w->spread.begin[rank];
+        batch.which = w->spread.items + w->spread.begin[number];
+        batch.n = w->spread.begin[number + 1] - w->spread.begin[number];
     }
-    w->route->ranks[rank].n_prompts = batch.n;
-    w->route->ranks[rank].begin_ms = clock_ms_since(w->start_ns);
+    w->route->ranks[number].n_prompts = batch.n;
+    w->route->ranks[number].begin_ms = clock_ms_since(w->start_ns);
     rc = rank_run(w->e->ranks[rank], &batch, err);
-    w->route->ranks[rank].end_ms = clock_ms_since(w->start_ns);
+    w->route->ranks[number].end_ms = clock_ms_since(w->start_ns);
     return rc;
 }
 
-/* The ranks that have something to do. */
+/* The ranks of this process that have something to do. */
 static int busy_ranks(const struct work *w)
 {
+    const int *begin = w->spread.begin + w->e->first_rank;
     int ranks = 0;
 
-    if (w->batch.sharded)
+    if (w->batch.sharded || w->batch.placed)
         return TEAM_ALL;
-    for (int r = 0; r < w->e->n_ranks; r++)
-        if (w->spread.begin[r] < w->spread.begin[r + 1])
+    for (int r = 0; r < w->e->n_local; r++)
+        if (begin[r] < begin[r + 1])
             ranks |= 1 << r;
     return ranks;
+}
+
+static bool is_process_group(const struct engine *e)
+{
+    return e->n_local < e->n_ranks;
+}
+
+/* Who takes which prompts, and who hands out their results. */
+static void give_out(struct work *w)
+{
+    struct engine *e = w->e;
+    int n = w->batch.n_prompts;
+
+    w->spread.items = e->items;
+    w->spread.rank_of = e->rank_of;
+    w->batch.rank_of = e->rank_of;
+    if (!w->batch.sharded) {
+        for (int i = 0; i < n; i++)
+            e->costs[i] = cost_of(&w->batch.prompts[i]);
+        spread_prompts(&w->spread, e->costs, n, e->n_ranks);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        e->items[i] = i;
+        e->rank_of[i] = i % e->n_ranks;
+    }
+    w->batch.which = e->items;
+    w->batch.n = n;
 }
 
 /* The prompts have been checked; results: as rank_batch has them. */
@@ -133,7 +162,7 @@ static int run_batch(struct engine *e, const struct engine_prompt *prompts, int 
     struct work w = {.e = e,
                      .start_ns = clock_now_ns(),
                      .route = route,
-                     .batch = {.prompts = prompts, .results = results, .n = n_prompts}};
+                     .batch = {.prompts = prompts, .results = results, .n_prompts = n_prompts}};
     struct team_watch watch = engine_watch(e);
     struct error why = {0};
     int rc;
@@ -141,17 +170,10 @@ static int run_batch(struct engine *e, const struct engine_prompt *prompts, int 
     if ((rc = reserve(e, n_prompts, err)) != OK)
         return rc;
     w.batch.sharded = strategy == STRATEGY_SHARDED && e->n_ranks > 1;
-    if (w.batch.sharded) {
-        for (int i = 0; i < n_prompts; i++)
-            e->items[i] = i;
-        w.batch.which = e->items;
-    } else {
-        w.spread.items = e->items;
-        w.spread.rank_of = e->rank_of;
-        for (int i = 0; i < n_prompts; i++)
-            e->costs[i] = cost_of(&prompts[i]);
-        spread_prompts(&w.spread, e->costs, n_prompts, e->n_ranks);
-    }
+    w.batch.placed =
+        e->place == ENGINE_PLACE_ALL || (is_process_group(e) && w.batch.sharded && results != NULL);
+    w.batch.all_download = is_process_group(e) && e->place == ENGINE_PLACE_ALL;
+    give_out(&w);
     rc = team_run(e->team, busy_ranks(&w), run_rank, &w, &watch, &why);
     if (rc == ERR_FORMAT)
         return error_set(err, ERR_FORMAT, "%s: %s", why.text, source_damage(&e->source));
@@ -227,25 +249,34 @@ static int route_batch(struct engine *e, const struct engine_prompt *prompts, in
     return OK;
 }
 
+/* Whether this process hands out that prompt's result, after a batch. */
+static bool is_ours(const struct engine *e, int prompt)
+{
+    return !is_process_group(e) || e->place == ENGINE_PLACE_ALL ||
+           e->rank_of[prompt] == e->first_rank;
+}
+
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err)
 {
     int rc;
 
-    for (int i = 0; i < n_prompts; i++)
+    if (results == NULL && e->place != ENGINE_PLACE_ALL)
+        return error_set(err, ERR_INPUT, "engine: nowhere for results");
+    for (int i = 0; results != NULL && i < n_prompts; i++)
         results[i] = (struct engine_result){0};
     if ((rc = check_prompts(e, prompts, n_prompts, err)) != OK)
         return rc;
-    for (int i = 0; i < n_prompts; i++)
+    for (int i = 0; results != NULL && i < n_prompts; i++)
         if ((rc = result_create(&results[i], &e->info, &prompts[i], err)) != OK)
             goto out;
     rc = route_batch(e, prompts, n_prompts, results, err);
 out:
-    /* a rank that hangs may yet write to them */
-    for (int i = 0; rc != OK && i < n_prompts; i++) {
-        if (team_is_broken(e->team))
+    for (int i = 0; results != NULL && i < n_prompts; i++) {
+        if (rc != OK && team_is_broken(e->team)) /* a rank that hangs may yet write to it */
             results[i] = (struct engine_result){0};
-        engine_result_free(&results[i]);
+        if (rc != OK || !is_ours(e, i))
+            engine_result_free(&results[i]);
     }
     return rc;
 }
@@ -258,6 +289,45 @@ int engine_compute(struct engine *e, const struct engine_prompt *prompts, int n_
     if ((rc = check_prompts(e, prompts, n_prompts, err)) != OK)
         return rc;
     return route_batch(e, prompts, n_prompts, NULL, err);
+}
+
+const struct engine_result *engine_placed(const struct engine *e, int rank)
+{
+    bool there = rank >= e->first_rank && rank < e->first_rank + e->n_local;
+
+    return there && e->place == ENGINE_PLACE_ALL ? e->ranks[rank - e->first_rank]->placement.results
+                                                 : NULL;
+}
+
+struct reading {
+    struct rank *r;
+    const struct engine_tensor *from;
+    void *to;
+};
+
+static int read_tensor(void *arg, int rank, struct error *err)
+{
+    const struct reading *reading = arg;
+
+    (void)rank;
+    return reading->r->ops->download(reading->r->device, reading->to, reading->from->data,
+                                     reading->from->bytes, err);
+}
+
+int engine_read_placed(struct engine *e, int rank, int prompt, int tensor, void *to,
+                       struct error *err)
+{
+    const struct engine_result *placed = engine_placed(e, rank);
+    struct team_watch watch = {NULL, give_up, e, 0};
+    struct reading reading = {.to = to};
+
+    if (placed == NULL || prompt < 0 || prompt >= e->ranks[rank - e->first_rank]->placement.n ||
+        tensor < 0 || tensor >= placed[prompt].n_tensors)
+        return error_set(err, ERR_INPUT, "engine: rank %d has no tensor %d of prompt %d", rank,
+                         tensor, prompt);
+    reading.r = e->ranks[rank - e->first_rank];
+    reading.from = &placed[prompt].tensors[tensor];
+    return team_run(e->team, 1 << (rank - e->first_rank), read_tensor, &reading, &watch, err);
 }
 
 const struct engine_route *engine_last_route(const struct engine *e)
@@ -276,7 +346,7 @@ uint64_t engine_steps(const struct engine *e)
 {
     uint64_t steps = 0;
 
-    for (int r = 0; r < e->n_ranks; r++)
+    for (int r = 0; r < e->n_local; r++)
         steps += rank_steps(e->ranks[r]);
     return steps;
 }

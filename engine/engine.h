@@ -44,7 +44,14 @@ enum engine_strategy {
     ENGINE_MEASURED    /* all by measured times */
 };
 
+/* Which ranks have a prompt's tensors after a batch. */
+enum engine_place {
+    ENGINE_PLACE_OWNER, /* the one that it is given to; all that a caller of one process needs */
+    ENGINE_PLACE_ALL    /* every rank, in its device's memory: engine_placed() */
+};
+
 enum {
+    ENGINE_GROUP_ID_SIZE = 33,
     ENGINE_MAX_RANKS = 8,
     ENGINE_MAX_TOKENS = 1024, /* of a prompt, <bos> included: what LTX reads */
     ENGINE_ROWS = 1024,       /* of a prompt's embeddings, whatever its length */
@@ -70,7 +77,13 @@ struct engine_options {
                                         (docs/ACCURACY.md), all else is as in DTYPE_BF16 */
     int n_ranks;                     /* 0: all visible GPUs, or 1. Rank r is visible GPU r; on a
                                         CPU ranks share its cores and one copy of the weights */
+    const char *group;               /* NULL: all ranks are this process's. Else a name made by
+                                        engine_make_group_id(), and this process has one of n_ranks
+                                        ranks; others of this host have the others, and all make the
+                                        same calls in the same order */
+    int rank;                        /* with a group: which */
     enum engine_strategy strategy;
+    enum engine_place place;
     int deadline_ms;            /* a rank that takes no step for so long hangs, and the engine
                                    fails; 0: a minute */
     bool sleeps;                /* engine_sleep() will be called; room for a copy of the weights in
@@ -148,7 +161,11 @@ struct engine_result {
     struct engine_tensor tensors[ENGINE_MAX_TENSORS];
 };
 
-/* ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve, or an LTX
+/* A name for a group of processes, which no other group has. ERR_IO. */
+int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err);
+
+/* In a group of processes it returns when all have opened theirs.
+ * ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve, or an LTX
  * checkpoint that needs another Gemma; ERR_MEM. On failure *out is NULL. */
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
 void engine_close(struct engine *e); /* NULL is fine */
@@ -180,7 +197,8 @@ int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_M
                         struct error *err);
 
 /* Encodes all prompts; results[i] belongs to prompts[i], whatever else is in the call. On failure
- * no result is kept.
+ * no result is kept. In a group of processes results[i] has tensors where the prompt's owner is,
+ * and with ENGINE_PLACE_ALL everywhere; results may be NULL there: they stay on the devices.
  * ERR_INPUT: a layer out of range or given twice, a level or a modality that this model does not
  * have, a prompt that is empty or too long, an id that is not in the vocabulary; the sentence names
  * it. ERR_FORMAT: a result has a NaN; the sentence names the weights that have one, if any.
@@ -189,6 +207,14 @@ int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_M
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err);
 void engine_result_free(struct engine_result *result);
+
+/* With ENGINE_PLACE_ALL: the tensors of the last batch's prompts, in their order, as a rank of this
+ * process has them: their data is memory of that rank's device (of the host, on a CPU), valid until
+ * the next batch. NULL: there are none. */
+const struct engine_result *engine_placed(const struct engine *e, int rank);
+/* One of them to the host's memory, `bytes` of it. */
+int engine_read_placed(struct engine *e, int rank, int prompt, int tensor, void *to,
+                       struct error *err);
 
 /* How the last batch was run. */
 struct engine_route {

@@ -17,7 +17,9 @@ struct engine {
     struct engine_info info;
     const struct ops *ops;
     enum dtype compute;
-    int n_ranks, n_threads, max_batch_tokens, deadline_ms;
+    int n_ranks, n_local, first_rank; /* of the group; of them in this process, and from which on */
+    enum engine_place place;
+    int n_threads, max_batch_tokens, deadline_ms;
     struct router *router;
     struct engine_route last;
 
@@ -26,7 +28,7 @@ struct engine {
 
     struct team *team;
     char group_id[GROUP_ID_SIZE];
-    /* of each rank, made and ended by its thread */
+    /* [n_local], each made and ended by its thread */
     struct group *groups[ENGINE_MAX_RANKS];
     struct rank *ranks[ENGINE_MAX_RANKS];
 

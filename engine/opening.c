@@ -3,6 +3,7 @@
  * Each rank opens its device and loads its weights on its own thread, all at once; where all are
  * the host's, the weights are loaded before that, with all threads, once. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cores.h"
 #include "engine/engine_private.h"
@@ -17,7 +18,7 @@ struct opening {
 
 static int threads_of(const struct engine *e, int rank)
 {
-    int n = e->n_threads / e->n_ranks + (rank < e->n_threads % e->n_ranks);
+    int n = e->n_threads / e->n_local + (rank < e->n_threads % e->n_local);
 
     return n > 0 ? n : 1;
 }
@@ -29,20 +30,21 @@ static int open_rank(void *arg, int rank, struct error *err)
     struct engine *e = o->e;
     struct rank_options options = {
         .source = &e->source,
-        .place = residence_place(e->residence, rank),
+        .home = residence_home(e->residence, rank),
         .ops = e->ops,
         .compute = e->compute,
-        .gpu = rank,
+        .gpu = e->first_rank + rank,
         .n_threads = threads_of(e, rank),
         .sleeps = residence_sleeps(e->residence),
+        .is_saved = residence_sleeps(e->residence) && rank == 0,
         .max_batch_tokens = e->max_batch_tokens,
         .progress = rank == 0 ? o->options->progress : NULL,
         .progress_arg = o->options->progress_arg,
     };
     int rc;
 
-    if (e->n_ranks > 1 && (rc = group_join(&e->groups[rank], e->group_id, rank, e->n_ranks, JOIN_MS,
-                                           e->deadline_ms, err)) != OK)
+    if (e->n_ranks > 1 && (rc = group_join(&e->groups[rank], e->group_id, e->first_rank + rank,
+                                           e->n_ranks, JOIN_MS, e->deadline_ms, err)) != OK)
         return rc;
     options.group = e->groups[rank];
     return rank_open(&e->ranks[rank], &options, err);
@@ -70,15 +72,15 @@ static void give_up_opening(void *arg, int rank, const char *why)
 }
 
 /* Ranks of the host read one copy of the weights. */
-static bool has_one_place(const struct engine *e)
+static bool has_one_home(const struct engine *e)
 {
-    return e->ops->is_host && e->n_ranks > 1;
+    return e->ops->is_host && e->n_local > 1;
 }
 
 /* Once for all ranks, with the threads of all, on a device that only loads. */
 static int load_for_all(struct engine *e, const struct engine_options *options, struct error *err)
 {
-    struct place *place = residence_place(e->residence, 0);
+    struct home *home = residence_home(e->residence, 0);
     struct device_options device_options = {.act = rank_act(e->compute),
                                             .float8 = e->compute == DTYPE_F8_E4M3,
                                             .max_rows = 1,
@@ -94,10 +96,10 @@ static int load_for_all(struct engine *e, const struct engine_options *options, 
     };
     int rc;
 
-    if ((rc = e->ops->open(&place->device, &device_options, err)) != OK)
+    if ((rc = e->ops->open(&home->device, &device_options, err)) != OK)
         return rc;
-    replica_options.device = place->device;
-    return replica_load(&place->replica, &replica_options, err);
+    replica_options.device = home->device;
+    return replica_load(&home->replica, &replica_options, err);
 }
 
 /* Of another engine, where they are the same; else of its own, to be loaded. */
@@ -107,17 +109,19 @@ static int find_residence(struct engine *e, const struct engine_options *options
     int rc;
 
     if (other != NULL && other->ops == e->ops && other->compute == e->compute &&
-        other->n_ranks == e->n_ranks && residence_sleeps(other->residence) == options->sleeps &&
+        other->n_ranks == e->n_ranks && other->n_local == e->n_local &&
+        other->first_rank == e->first_rank &&
+        residence_sleeps(other->residence) == options->sleeps &&
         source_is_same(&e->source, &other->source)) {
         e->residence = residence_share(other->residence);
         e->info.shares_weights = true;
         e->is_asleep = true;
         return engine_wake(e, NULL, err);
     }
-    if ((rc = residence_create(&e->residence, e->ops, has_one_place(e) ? 1 : e->n_ranks,
+    if ((rc = residence_create(&e->residence, e->ops, has_one_home(e) ? 1 : e->n_local,
                                options->sleeps, err)) != OK)
         return rc;
-    return has_one_place(e) ? load_for_all(e, options, err) : OK;
+    return has_one_home(e) ? load_for_all(e, options, err) : OK;
 }
 
 static int create_router(struct engine *e, enum engine_strategy strategy, struct error *err)
@@ -165,6 +169,22 @@ static int count_ranks(struct engine *e, const struct engine_options *options, s
     return OK;
 }
 
+/* Which of the group's ranks are here. */
+static int name_group(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    e->n_local = e->n_ranks;
+    if (options->group == NULL)
+        return group_make_id(e->group_id, err);
+    if (options->rank < 0 || options->rank >= e->n_ranks)
+        return error_set(err, ERR_INPUT, "engine: rank %d of %d", options->rank, e->n_ranks);
+    if (strlen(options->group) >= sizeof(e->group_id))
+        return error_set(err, ERR_INPUT, "engine: %.64s: no name of a group", options->group);
+    memcpy(e->group_id, options->group, strlen(options->group) + 1);
+    e->n_local = 1;
+    e->first_rank = options->rank;
+    return OK;
+}
+
 static void fill_info(struct engine *e)
 {
     bool shares = e->info.shares_weights;
@@ -175,7 +195,7 @@ static void fill_info(struct engine *e)
     e->info.n_ranks = e->n_ranks;
     if (e->max_batch_tokens < e->info.max_tokens)
         e->info.max_tokens = e->max_batch_tokens;
-    for (int i = 0; i < e->n_ranks; i++) {
+    for (int i = 0; i < e->n_local; i++) {
         const struct replica *r = e->ranks[i]->replica;
         e->info.weights_bytes = r->bytes;
         e->info.loaded_bytes = r->loaded_bytes;
@@ -184,6 +204,17 @@ static void fill_info(struct engine *e)
     }
     if (e->source.info.is_random) /* they were made, not loaded */
         e->info.load_s = 0.0;
+}
+
+_Static_assert((int)ENGINE_GROUP_ID_SIZE == (int)GROUP_ID_SIZE &&
+                   (int)ENGINE_MAX_RANKS == (int)GROUP_MAX_RANKS &&
+                   (int)ENGINE_MAX_RANKS <= (int)TEAM_MAX &&
+                   (int)ENGINE_MAX_RANKS <= (int)ROUTER_MAX_RANKS,
+               "one number of ranks");
+
+int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err)
+{
+    return group_make_id(id, err);
 }
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
@@ -214,6 +245,7 @@ int engine_open_on(struct engine **out, const struct engine_options *options, co
     e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
     e->compute = options->compute;
     e->ops = ops;
+    e->place = options->place;
     opening.e = watch.arg = e;
     if (e->ops == NULL) {
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
@@ -221,8 +253,8 @@ int engine_open_on(struct engine **out, const struct engine_options *options, co
     }
     if ((rc = count_ranks(e, options, err)) != OK ||
         (rc = source_open(&e->source, options, err)) != OK ||
-        (rc = group_make_id(e->group_id, err)) != OK ||
-        (rc = team_start(&e->team, e->n_ranks, err)) != OK ||
+        (rc = name_group(e, options, err)) != OK ||
+        (rc = team_start(&e->team, e->n_local, err)) != OK ||
         (rc = find_residence(e, options, err)) != OK ||
         (rc = team_run(e->team, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
         goto out;

@@ -21,7 +21,7 @@ struct pass {
     const int *which;                /* [pack.B] those of the batch that are in it */
     bool features[LTX_N_MODALITIES]; /* some prompt wants them, or what comes of them */
     int modality;                    /* whose embeddings are being made */
-    bool writes_all; /* what every rank of a sharded pass has is this one's to write */
+    bool writes, writes_all;         /* its own rows; what every rank of a sharded pass has */
     /* what is in r->leaving, and where it goes */
     int n_leaving;
     struct departure {
@@ -35,10 +35,13 @@ static const struct engine_prompt *prompt_at(const struct pass *p, int b)
     return &p->batch->prompts[p->which[b]];
 }
 
-/* Of a pass whose results are wanted. */
-static struct engine_result *result_at(const struct pass *p, int b)
+/* Of a pass whose results are wanted; the host's, or the device's where they are placed. */
+static const struct engine_result *result_at(const struct pass *p, int b)
 {
-    return &p->batch->results[p->which[b]];
+    const struct engine_result *results =
+        p->batch->placed ? p->r->placement.results : p->batch->results;
+
+    return &results[p->which[b]];
 }
 
 /* Where hidden state `state` goes among those wanted; -1: it is not. */
@@ -73,13 +76,13 @@ static int write_numbers(struct pass *p, int b, int k, size_t at, const float *n
                          struct error *err)
 {
     struct rank *r = p->r;
-    struct engine_tensor *to = &result_at(p, b)->tensors[k];
+    const struct engine_tensor *to = &result_at(p, b)->tensors[k];
     size_t size = dtype_info(to->dtype)->bytes;
     char *data = (char *)to->data + at * size;
     int32_t *has_nan = r->has_nan + b * ENGINE_MAX_TENSORS + k;
     int i, rc;
 
-    if (r->ops->is_host)
+    if (r->ops->is_host || p->batch->placed)
         return r->ops->encode(r->device, data, to->dtype, numbers, n, has_nan, err);
     if (p->n_leaving == OPS_MARKS && (rc = let_go(p, err)) != OK)
         return rc;
@@ -112,7 +115,7 @@ static int check_nans(struct pass *p, struct error *err)
 static int write_rows(struct pass *p, int b, enum engine_level level, int modality, int first,
                       const float *rows, int n, struct error *err)
 {
-    struct engine_result *result = result_at(p, b);
+    const struct engine_result *result = result_at(p, b);
     const char *name = result_tensor_name(level, modality);
 
     for (int i = 0; i < result->n_tensors; i++)
@@ -147,7 +150,7 @@ static int on_embeddings(void *arg, int b, const float *rows, int first, int n, 
 {
     struct pass *p = arg;
 
-    if (p->batch->results == NULL)
+    if (!p->writes)
         return OK;
     return write_rows(p, b, ENGINE_EMBEDDINGS, p->modality, first, rows, n, err);
 }
@@ -232,37 +235,60 @@ static int fill_pack(struct rank *r, struct pack *pack, const struct rank_batch 
     return pack->B;
 }
 
-/* In a sharded pass the others wait for this rank's part: what it cannot give ends the group. */
-static int run_pass(struct pass *p, struct error *err)
+/* A NaN is noted in *nan, and is no reason to stop. */
+static int run_pass(struct pass *p, struct error *nan, struct error *err)
 {
-    struct rank *r = p->r;
-    struct error why = {0};
-    int synced, rc = compute(p, &why);
+    int rc;
 
-    if (rc != OK && p->batch->sharded) {
-        group_abort(r->options.group, why.text);
-        rc = ERR_GPU;
-    }
-    if (rc == OK && p->batch->results != NULL && (rc = let_go(p, &why)) == OK)
-        rc = check_nans(p, &why);
-    /* in any case: the next one uploads from the same memory */
-    synced = r->ops->sync(r->device, rc == OK ? &why : NULL);
-    if (rc == OK)
-        rc = synced;
-    return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why.text);
+    if ((rc = compute(p, err)) != OK || (rc = let_go(p, err)) != OK)
+        return rc;
+    rc = p->writes ? check_nans(p, err) : OK;
+    if (rc != ERR_FORMAT)
+        return rc;
+    error_set(nan, err->code, "%s", err->text);
+    *err = (struct error){0};
+    return OK;
 }
 
-int rank_run(struct rank *r, const struct rank_batch *batch, struct error *err)
+static int run_passes(struct rank *r, const struct rank_batch *batch, struct error *nan,
+                      struct error *err)
 {
     int rc;
 
     for (int done = 0; done < batch->n;) {
         struct pass pass = {.r = r, .batch = batch, .which = batch->which + done};
+        int synced;
+        pass.writes = batch->results != NULL || batch->placed;
         pass.writes_all =
-            batch->results != NULL && (!batch->sharded || group_rank(r->options.group) == 0);
+            pass.writes && (!batch->sharded || batch->placed || group_rank(r->options.group) == 0);
         done += fill_pack(r, &pass.pack, batch, done);
-        if ((rc = run_pass(&pass, err)) != OK)
+        rc = run_pass(&pass, nan, err);
+        /* in any case: the next one uploads from the same memory */
+        synced = r->ops->sync(r->device, rc == OK ? err : NULL);
+        if (rc != OK || (rc = synced) != OK)
             return rc;
     }
     return OK;
+}
+
+int rank_run(struct rank *r, const struct rank_batch *batch, struct error *err)
+{
+    struct error nan = {0}, why = {0};
+    int rc = OK;
+
+    if (batch->placed)
+        rc = placement_begin(r, batch, &why);
+    if (rc == OK)
+        rc = run_passes(r, batch, &nan, &why);
+    if (rc == OK && batch->placed && (rc = placement_exchange(r, batch, &why)) == OK &&
+        (rc = placement_download(r, batch, &why)) == OK)
+        rc = r->ops->sync(r->device, &why);
+    /* the others wait for this rank's part */
+    if (rc != OK && (batch->sharded || batch->placed) && r->options.group != NULL) {
+        group_abort(r->options.group, why.text);
+        rc = ERR_GPU;
+    }
+    if (rc != OK)
+        return error_set(err, (enum err_code)rc, "%s", why.text);
+    return nan.code == OK ? OK : error_set(err, nan.code, "%s", nan.text);
 }

@@ -18,20 +18,19 @@ static int count_room(void *arg, struct room *out, enum dtype compute, int max_b
         return rc;
     rc = room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, r->ops, compute,
                     max_batch_tokens, err);
-    if (r->options.place->device != NULL) /* the weights are there */
+    if (r->options.home->device != NULL) /* the weights are there */
         out->weights = 0;
     return rc;
 }
 
-/* For the first rank's weights, asleep. */
+/* For its weights, asleep. */
 static int check_host(struct rank *r, struct error *err)
 {
     struct room room;
     uint64_t available;
     int rc;
 
-    if (!r->options.sleeps || r->options.place->device != NULL ||
-        (r->options.group != NULL && group_rank(r->options.group) != 0))
+    if (!r->options.is_saved || r->options.home->device != NULL)
         return OK;
     if ((rc = count_room(r, &room, r->options.compute, r->options.max_batch_tokens, err)) != OK ||
         (rc = memory_available(&available, err)) != OK)
@@ -69,8 +68,8 @@ static int open_device(struct rank *r, struct error *err)
         .max_rows = rank_max_rows(o->max_batch_tokens),
         .n_threads = o->n_threads,
         .gpu = o->gpu,
-        .sleeps = o->sleeps && o->place->device == NULL,
-        .like = o->place->device,
+        .sleeps = o->sleeps && o->home->device == NULL,
+        .like = o->home->device,
     };
     int rc;
 
@@ -92,11 +91,11 @@ static int find_weights(struct rank *r, struct error *err)
         .progress_arg = o->progress_arg,
     };
 
-    r->replica = &o->place->replica;
-    if (o->place->device != NULL)
+    r->replica = &o->home->replica;
+    if (o->home->device != NULL)
         return OK;
-    o->place->device = r->device;
-    return replica_load(&o->place->replica, &options, err);
+    o->home->device = r->device;
+    return replica_load(&o->home->replica, &options, err);
 }
 
 /* What results pass through on their way out: a prompt's part of a state, its features or its
@@ -170,11 +169,12 @@ void rank_close(struct rank *r)
         return;
     ltx_free(r->ltx);
     gemma_free(r->gemma);
+    placement_free(r);
     if (r->device != NULL) {
         for (int i = 0; i < OPS_MARKS; i++)
             r->ops->release(r->device, r->leaving[i]);
         r->ops->release(r->device, r->has_nan);
-        if (r->device != r->options.place->device)
+        if (r->device != r->options.home->device)
             r->ops->close(r->device);
         else if (r->options.group != NULL)
             r->ops->join(r->device, NULL, NULL); /* the weights may stay for others */

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
+#include "engine/placement.h"
 #include "engine/residence.h"
 #include "engine/source.h"
 #include "kernels/ops.h"
@@ -33,13 +34,14 @@ static inline size_t rank_part_bytes(int width, int video_width, int audio_width
 
 struct rank_options {
     const struct source *source; /* borrowed, as all here, until rank_close() */
-    struct place *place;         /* its weights; where nothing is there yet it loads them, and its
-                                    device is the place's from then on */
+    struct home *home;           /* its weights; where nothing is there yet it loads them, and its
+                                    device is the home's from then on */
     const struct ops *ops;
     enum dtype compute; /* as engine_options has it */
     int gpu;            /* CUDA: which */
     int n_threads;      /* of its device */
     bool sleeps;        /* as residence_create() has it */
+    bool is_saved;      /* it is from this rank's weights that the copy is made */
     int max_batch_tokens;
     struct group *group;          /* NULL: it is alone */
     engine_progress_fn *progress; /* of its loading, or NULL */
@@ -62,16 +64,24 @@ struct rank {
                                */
     int32_t *has_nan, *nans;  /* device, host: [prompt][tensor], whether results hold a NaN */
     bool is_warming;          /* passes are not recorded */
+    struct placement placement;
 };
 
 /* Prompts of a call that a rank takes, in one pass or several. */
 struct rank_batch {
-    const struct engine_prompt *prompts; /* of the whole call, checked */
-    struct engine_result *results;       /* likewise, with room for their tensors; NULL: what is
+    const struct engine_prompt *prompts; /* [n_prompts] of the whole call, checked */
+    struct engine_result *results;       /* [n_prompts] with room for their tensors; NULL: what is
                                             computed stays on the device */
-    const int *which;                    /* [n] those that are taken, rising */
+    int n_prompts;
+    const int *which; /* [n] those that are taken, rising */
     int n;
     bool sharded; /* by all ranks of the group together, which run the same batch */
+
+    /* all ranks of the group then get all tensors (placement.h); all of them run it, even those
+     * that take no prompts */
+    bool placed;
+    const int *rank_of; /* [n_prompts] which rank has a prompt and hands out its result */
+    bool all_download;  /* every rank hands out all results */
 };
 
 /* On the thread that it belongs to from then on. Errors as engine_open(); on failure *out is NULL.
@@ -80,7 +90,8 @@ int rank_open(struct rank **out, const struct rank_options *options, struct erro
 void rank_close(struct rank *r); /* NULL is fine */
 
 /* Returns when all is computed, and results are in the host's memory. ERR_FORMAT: a result has a
- * NaN. In a sharded batch, what fails before the ranks have parted is ERR_GPU for all of them. */
+ * NaN; the rank has then done its part all the same, so that the others do not wait. Any other
+ * failure in a batch that ranks run together is ERR_GPU, and ends the group. */
 int rank_run(struct rank *r, const struct rank_batch *batch, struct error *err);
 
 /* Layers and connector blocks so far; from any thread. */

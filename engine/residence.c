@@ -6,8 +6,8 @@
 struct residence {
     const struct ops *ops;
     bool sleeps;
-    int n_places;
-    struct place places[TEAM_MAX];
+    int n_homes;
+    struct home homes[TEAM_MAX];
     struct saved_weights
         *copy; /* NULL: they never slept. Who moves the weights alone looks at it */
 
@@ -19,7 +19,7 @@ struct residence {
     struct source source; /* of zeros, until the engine whose it was has gone */
 };
 
-int residence_create(struct residence **out, const struct ops *ops, int n_places, bool sleeps,
+int residence_create(struct residence **out, const struct ops *ops, int n_homes, bool sleeps,
                      struct error *err)
 {
     struct residence *r;
@@ -33,7 +33,7 @@ int residence_create(struct residence **out, const struct ops *ops, int n_places
         return error_set(err, ERR_MEM, "engine: no memory");
     r->ops = ops;
     r->sleeps = sleeps;
-    r->n_places = n_places;
+    r->n_homes = n_homes;
     r->n_engines = r->n_awake = 1;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->settled, NULL);
@@ -41,9 +41,9 @@ int residence_create(struct residence **out, const struct ops *ops, int n_places
     return OK;
 }
 
-struct place *residence_place(struct residence *r, int rank)
+struct home *residence_home(struct residence *r, int rank)
 {
-    return &r->places[r->n_places == 1 ? 0 : rank];
+    return &r->homes[r->n_homes == 1 ? 0 : rank];
 }
 
 bool residence_sleeps(const struct residence *r)
@@ -71,13 +71,13 @@ struct residence *residence_share(struct residence *r)
 
 static void residence_free(struct residence *r)
 {
-    for (int i = 0; i < r->n_places; i++) {
-        struct place *place = &r->places[i];
-        if (place->device == NULL)
+    for (int i = 0; i < r->n_homes; i++) {
+        struct home *home = &r->homes[i];
+        if (home->device == NULL)
             continue;
-        r->ops->bind(place->device, NULL); /* its thread has ended */
-        replica_free(&place->replica);
-        r->ops->close(place->device);
+        r->ops->bind(home->device, NULL); /* its thread has ended */
+        replica_free(&home->replica);
+        r->ops->close(home->device);
     }
     if (r->copy != NULL)
         r->ops->saved_free(r->copy);
@@ -110,34 +110,34 @@ void residence_leave(struct residence *r, bool awake, struct source *source)
 
 /* ---- to and fro ---- */
 
-static int save_place(void *arg, int rank, struct error *err)
+static int save_home(void *arg, int rank, struct error *err)
 {
     struct residence *r = arg;
-    int rc = r->ops->bind(r->places[rank].device, err);
+    int rc = r->ops->bind(r->homes[rank].device, err);
 
-    return rc == OK ? r->ops->save(r->places[rank].device, &r->copy, err) : rc;
+    return rc == OK ? r->ops->save(r->homes[rank].device, &r->copy, err) : rc;
 }
 
-static int sleep_place(void *arg, int rank, struct error *err)
+static int sleep_home(void *arg, int rank, struct error *err)
 {
     struct residence *r = arg;
     int rc;
 
-    if (rank >= r->n_places)
+    if (rank >= r->n_homes)
         return OK;
-    rc = r->ops->bind(r->places[rank].device, err);
-    return rc == OK ? r->ops->sleep(r->places[rank].device, err) : rc;
+    rc = r->ops->bind(r->homes[rank].device, err);
+    return rc == OK ? r->ops->sleep(r->homes[rank].device, err) : rc;
 }
 
-static int wake_place(void *arg, int rank, struct error *err)
+static int wake_home(void *arg, int rank, struct error *err)
 {
     struct residence *r = arg;
     int rc;
 
-    if (rank >= r->n_places)
+    if (rank >= r->n_homes)
         return OK;
-    rc = r->ops->bind(r->places[rank].device, err);
-    return rc == OK ? r->ops->wake(r->places[rank].device, r->copy, err) : rc;
+    rc = r->ops->bind(r->homes[rank].device, err);
+    return rc == OK ? r->ops->wake(r->homes[rank].device, r->copy, err) : rc;
 }
 
 /* Whether the caller is to move the weights: then it alone does, until settle(). */
@@ -174,9 +174,9 @@ int residence_sleep(struct residence *r, struct team *team, struct error *err)
     if (!begin_moving(r, true))
         return OK;
     if (r->copy == NULL)
-        rc = team_run(team, 1, save_place, r, NULL, err);
+        rc = team_run(team, 1, save_home, r, NULL, err);
     if (rc == OK)
-        rc = team_run(team, TEAM_ALL, sleep_place, r, NULL, err);
+        rc = team_run(team, TEAM_ALL, sleep_home, r, NULL, err);
     settle(r, true, rc == OK);
     return rc;
 }
@@ -188,9 +188,9 @@ int residence_wake(struct residence *r, struct team *team, struct error *err)
 
     if (!begin_moving(r, false))
         return OK;
-    rc = team_run(team, TEAM_ALL, wake_place, r, NULL, err);
+    rc = team_run(team, TEAM_ALL, wake_home, r, NULL, err);
     if (rc != OK) /* some may be awake: all or none */
-        team_run(team, TEAM_ALL, sleep_place, r, NULL, &ignored);
+        team_run(team, TEAM_ALL, sleep_home, r, NULL, &ignored);
     settle(r, false, rc == OK);
     return rc;
 }

@@ -15,18 +15,18 @@
 struct residence;
 
 /* Weights on one device. */
-struct place {
+struct home {
     struct device *device; /* NULL: nothing is there yet */
     struct replica replica;
 };
 
-/* Of one engine, which is awake: its ranks open the devices of their places and load into them
+/* Of one engine, which is awake: its ranks open the devices of their homes and load into them
  * before anything else is asked. The devices then belong to the residence.
- * n_places: of the first n ranks, or 1 for all. sleeps: its devices are opened to sleep; ERR_INPUT:
+ * n_homes: of the first n ranks, or 1 for all. sleeps: its devices are opened to sleep; ERR_INPUT:
  * the table has no device that could. */
-int residence_create(struct residence **out, const struct ops *ops, int n_places, bool sleeps,
+int residence_create(struct residence **out, const struct ops *ops, int n_homes, bool sleeps,
                      struct error *err);
-struct place *residence_place(struct residence *r, int rank);
+struct home *residence_home(struct residence *r, int rank);
 bool residence_sleeps(const struct residence *r);
 /* Whether more than one engine has it now. */
 bool residence_is_shared(struct residence *r);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/size.h"
 #include "engine/files/ltx_checkpoint.h"
 
 static const char *const feature_names[] = {"video_features", "audio_features"};
@@ -88,59 +87,59 @@ bool request_wants(const struct engine_info *info, const struct engine_request *
     return there && (request->modalities == 0 || (request->modalities >> m & 1) != 0);
 }
 
-static int add_tensor(struct engine_result *r, const char *name, enum dtype dtype, int n_dims,
-                      const size_t *shape, struct error *err)
+static void add_tensor(struct engine_result *r, const char *name, enum dtype dtype, int n_dims,
+                       const size_t *shape)
 {
-    struct engine_tensor *t = &r->tensors[r->n_tensors];
-    size_t bytes = dtype_info(dtype)->bytes;
+    struct engine_tensor *t = &r->tensors[r->n_tensors++];
 
-    *t = (struct engine_tensor){.name = name, .dtype = dtype, .n_dims = n_dims};
+    *t = (struct engine_tensor){
+        .name = name, .dtype = dtype, .n_dims = n_dims, .bytes = dtype_info(dtype)->bytes};
     for (int i = 0; i < n_dims; i++) {
         t->shape[i] = shape[i];
-        if (!size_mul(&bytes, bytes, shape[i]))
-            return error_set(err, ERR_MEM, "engine: %s is too large", name);
+        t->bytes *= shape[i];
     }
-    if ((t->data = malloc(bytes)) == NULL)
-        return error_set(err, ERR_MEM, "engine: no memory for %zu bytes of %s", bytes, name);
-    t->bytes = bytes;
-    r->n_tensors++;
-    return OK;
 }
 
-static int add_hidden_states(struct engine_result *r, const struct engine_info *info,
-                             const struct engine_request *request, struct error *err)
+void result_describe(struct engine_result *r, const struct engine_info *info,
+                     const struct engine_prompt *prompt)
 {
+    const struct engine_request *request = prompt->request;
+    bool embeddings = request->level == ENGINE_EMBEDDINGS;
+    size_t rows = embeddings ? ENGINE_ROWS : (size_t)prompt->n;
     int n_states = request->n_layers > 0 ? request->n_layers : info->n_layers + 1;
-    size_t shape[3] = {(size_t)n_states, (size_t)r->n_tokens, (size_t)info->width};
 
-    return add_tensor(r, "hidden_states", request->dtype, 3, shape, err);
+    *r = (struct engine_result){.n_tokens = prompt->n};
+    if (request->level == ENGINE_HIDDEN_STATES) {
+        size_t shape[3] = {(size_t)n_states, rows, (size_t)info->width};
+        add_tensor(r, "hidden_states", request->dtype, 3, shape);
+        return;
+    }
+    for (int m = 0; m < LTX_N_MODALITIES; m++) {
+        size_t shape[2] = {rows, (size_t)(m == LTX_VIDEO ? info->video_width : info->audio_width)};
+        if (request_wants(info, request, m))
+            add_tensor(r, result_tensor_name(request->level, m), request->dtype, 2, shape);
+    }
+    if (embeddings)
+        add_tensor(r, "mask", DTYPE_I64, 1, &rows);
+}
+
+void result_fill_mask(int64_t mask[ENGINE_ROWS])
+{
+    for (int i = 0; i < ENGINE_ROWS; i++)
+        mask[i] = 1;
 }
 
 int result_create(struct engine_result *r, const struct engine_info *info,
                   const struct engine_prompt *prompt, struct error *err)
 {
-    const struct engine_request *request = prompt->request;
-    bool embeddings = request->level == ENGINE_EMBEDDINGS;
-    size_t rows = embeddings ? ENGINE_ROWS : (size_t)prompt->n;
-    int rc;
-
-    *r = (struct engine_result){.n_tokens = prompt->n};
-    if (request->level == ENGINE_HIDDEN_STATES)
-        return add_hidden_states(r, info, request, err);
-    for (int m = 0; m < LTX_N_MODALITIES; m++) {
-        size_t shape[2] = {rows, (size_t)(m == LTX_VIDEO ? info->video_width : info->audio_width)};
-        const char *name = result_tensor_name(request->level, m);
-        if (request_wants(info, request, m) &&
-            (rc = add_tensor(r, name, request->dtype, 2, shape, err)) != OK)
-            return rc;
-    }
-    if (embeddings) {
-        int64_t *mask;
-        if ((rc = add_tensor(r, "mask", DTYPE_I64, 1, &rows, err)) != OK)
-            return rc;
-        mask = r->tensors[r->n_tensors - 1].data;
-        for (size_t i = 0; i < rows; i++)
-            mask[i] = 1;
+    result_describe(r, info, prompt);
+    for (int k = 0; k < r->n_tensors; k++) {
+        struct engine_tensor *t = &r->tensors[k];
+        if ((t->data = malloc(t->bytes)) == NULL)
+            return error_set(err, ERR_MEM, "engine: no memory for %zu bytes of %s", t->bytes,
+                             t->name);
+        if (t->dtype == DTYPE_I64)
+            result_fill_mask(t->data);
     }
     return OK;
 }

@@ -185,7 +185,8 @@ struct ops {
     /* A part of a matrix as a matrix of its own, for the ops below: the ranges' rows, one after
      * another, columns k_begin .. k_begin + K - 1 of each. Takes no memory of the device's; freed
      * by matrix_free, before `m`. Columns are cut at 0, at m's, or where `m` was loaded with cuts.
-     * A view without rows or columns is ERR_INPUT. */
+     * A view without rows or columns is ERR_INPUT. In float8 a view's rows keep the scales of the
+     * whole ones, and a row of x has that of its K numbers. */
     int (*matrix_view)(struct device *d, struct matrix **out, const struct matrix *m,
                        const struct row_range *ranges, int n_ranges, int k_begin, int K,
                        struct error *err);

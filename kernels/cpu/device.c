@@ -139,11 +139,6 @@ void cpu_host_run(struct device *d, void (*task)(void *arg, int index, int threa
     pool_run(d->pool, task, arg, n_tasks);
 }
 
-size_t cpu_matrix_bytes(const struct matrix *m)
-{
-    return m->bytes;
-}
-
 const struct ops *ops_loops(void)
 {
     static const struct ops loops = {
@@ -166,8 +161,9 @@ const struct ops *ops_loops(void)
         .broadcast = cpu_broadcast,
         .host_run = cpu_host_run,
         .matrix_load = loops_matrix_load,
-        .matrix_free = loops_matrix_free,
+        .matrix_free = cpu_matrix_free,
         .matrix_bytes = cpu_matrix_bytes,
+        .matrix_view = cpu_matrix_view,
         .table_load = cpu_table_load,
         .table_free = cpu_table_free,
         .table_bytes = cpu_table_bytes,

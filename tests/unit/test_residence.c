@@ -289,19 +289,19 @@ static void sleeps_and_wakes(void)
 static void all_ranks_wake_from_one_copy(void)
 {
     for (int is_host = 0; is_host < 2; is_host++) {
-        int n_places = is_host ? 1 : 2;
+        int n_homes = is_host ? 1 : 2;
         struct engine_result want;
         struct engine *e;
         fill_table(is_host);
         e = open_tiny(2, NULL);
-        CHECK_INT(n_to_sleep, n_places); /* the others have no weights */
+        CHECK_INT(n_to_sleep, n_homes); /* the others have no weights */
         want = encode(e);
         for (int i = 1; i <= 2; i++) {
             CHECK_OK(engine_sleep(e, &err));
             check_gives(e, &want);
             CHECK_INT(n_saves, 1);
-            CHECK_INT(n_sleeps, i * n_places);
-            CHECK_INT(n_wakes, i * n_places);
+            CHECK_INT(n_sleeps, i * n_homes);
+            CHECK_INT(n_wakes, i * n_homes);
         }
         engine_close(e);
         CHECK(n_copies == 0);
