@@ -323,8 +323,7 @@ static int onednn_matrix_load(struct device *d, struct matrix **out,
     *out = NULL;
     if ((rc = cpu_matrix_create(d, &m, parts, n_parts, K, PANEL, err)) != OK)
         return rc;
-    if ((rc = lay_out_chunks(m, cuts, d->plans->engine, err)) != OK ||
-        (m->n_chunks > 1 && (rc = reserve_rows(d, K, err)) != OK))
+    if ((rc = lay_out_chunks(m, cuts, d->plans->engine, err)) != OK)
         goto out;
     m->bytes = (size_t)m->n_pieces * m->panel_bytes;
     if ((rc = cpu_alloc(d, &m->data, m->bytes, err)) != OK)
@@ -581,6 +580,9 @@ static int onednn_linear(struct device *d, float *y, const void *x, const struct
         d->plans->rows_tile[i] = -1;
     args.first_chunk = chunk_from(w, w->k_begin);
     args.end_chunk = chunk_from(w, w->k_begin + w->K);
+    /* a matrix may have been loaded by another device */
+    if (args.end_chunk - args.first_chunk > 1 && (rc = reserve_rows(d, w->K, err)) != OK)
+        return rc;
     if ((rc = get_plans(&args, err)) == OK) {
         pool_run(d->pool, matmul_tile_task, &args, (T + TILE - 1) / TILE * w->n_pieces);
         rc = run_result(d, err);
