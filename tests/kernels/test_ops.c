@@ -869,7 +869,7 @@ static void check_view(const struct matrix *a, const struct matrix *whole, const
     loops->matrix_free(loops_device, b);
 }
 
-static void views_match(void)
+static void views_with_cuts_match(void)
 {
     static const int rows[] = {0, 1, 7, 129, 260};
     int most_cuts = float8 || !fast->is_host ? 1 : 2; /* a GPU reads many numbers at a time */
@@ -890,8 +890,8 @@ static void views_match(void)
             scales[n] = round_row(rounded + (size_t)n * VIEW_K, VIEW_K);
     }
     CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, VIEW_K, NULL, &err));
-    for (int cuts = 0; cuts < most_cuts; cuts++) {
-        const struct column_cuts *c = &view_cuts[cuts];
+    for (int way = 0; way < most_cuts; way++) {
+        const struct column_cuts *c = &view_cuts[way];
         CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, VIEW_K, c, &err));
         for (int i = 0; i < N_VIEW_ROWS; i++)
             for (int from = -1; from < c->n; from++) /* from a cut to each after it */
@@ -1651,7 +1651,7 @@ static void run_products(void)
     if (fast->matrix_view != NULL && !float8)
         RUN(odd_views_match);
     RUN(matmul_rows_are_independent);
-    RUN(views_match);
+    RUN(views_with_cuts_match);
     RUN(views_of_columns_sum_up);
     RUN(what_is_no_view_is_refused);
 }
