@@ -475,10 +475,11 @@ static const char *tile_rows(const struct matmul_args *a, int t, int M, int thre
     const struct matrix *w = a->w;
     size_t size = dtype_info(a->d->act)->bytes, row = w->K * size;
     const char *x = (const char *)a->x + t * row;
-    char *rows = p->rows + (size_t)thread * p->rows_bytes, *to = rows;
+    char *rows, *to;
 
     if (a->end_chunk - a->first_chunk == 1)
         return x;
+    rows = to = p->rows + (size_t)thread * p->rows_bytes;
     for (int c = a->first_chunk; p->rows_tile[thread] != t && c < a->end_chunk; c++) {
         size_t at = (size_t)(w->chunk[c] - w->k_begin) * size;
         size_t n = (size_t)(w->chunk[c + 1] - w->chunk[c]) * size;

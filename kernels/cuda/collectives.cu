@@ -144,12 +144,13 @@ out:
     return rc;
 }
 
-/* Whether there is somebody to exchange with. */
-static int is_joined(const struct device *d, struct error *err)
+/* Before each: whether there is somebody to exchange with. */
+static int begin_exchange(struct device *d, struct error *err)
 {
     if (d->collectives == NULL || d->collectives->comm == NULL)
         return error_set(err, ERR_GPU, "cuda: gpu %d: its group is %s", d->gpu,
                          d->collectives == NULL ? "none" : "aborted");
+    cuda_recording_exchanges(d);
     return OK;
 }
 
@@ -157,7 +158,7 @@ int cuda_all_reduce(struct device *d, float *y, size_t n, struct error *err)
 {
     int rc;
 
-    if (n == 0 || (rc = is_joined(d, err)) != OK)
+    if (n == 0 || (rc = begin_exchange(d, err)) != OK)
         return n == 0 ? OK : rc;
     NCCL_TRY(ncclAllReduce(y, y, n, ncclFloat32, ncclSum, d->collectives->comm, d->stream));
 out:
@@ -168,7 +169,7 @@ int cuda_all_gather(struct device *d, void *to, const void *from, size_t bytes, 
 {
     int rc;
 
-    if (bytes == 0 || (rc = is_joined(d, err)) != OK)
+    if (bytes == 0 || (rc = begin_exchange(d, err)) != OK)
         return bytes == 0 ? OK : rc;
     NCCL_TRY(ncclAllGather(from, to, bytes, ncclUint8, d->collectives->comm, d->stream));
 out:
@@ -179,7 +180,7 @@ int cuda_broadcast(struct device *d, void *data, size_t bytes, int root, struct 
 {
     int rc;
 
-    if (bytes == 0 || (rc = is_joined(d, err)) != OK)
+    if (bytes == 0 || (rc = begin_exchange(d, err)) != OK)
         return bytes == 0 ? OK : rc;
     NCCL_TRY(ncclBroadcast(data, data, bytes, ncclUint8, root, d->collectives->comm, d->stream));
 out:

@@ -136,6 +136,14 @@ int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
     return OK;
 }
 
+static void cuda_release(struct device *d, void *memory)
+{
+    /* cudaFree waits for what is on the stream, and that without an end */
+    if (d->group != NULL && memory != NULL)
+        cuda_wait_stream(d, d->stream, NULL);
+    cuda_weights_free(d, memory);
+}
+
 static int cuda_upload(struct device *d, void *to, const void *from, size_t bytes,
                        struct error *err)
 {
@@ -192,7 +200,7 @@ extern "C" const struct ops *ops_cuda(void)
         .close = cuda_close,
         .bind = cuda_bind,
         .alloc = cuda_weights_alloc,
-        .release = cuda_weights_free,
+        .release = cuda_release,
         .upload = cuda_upload,
         .download = cuda_download,
         .sync = cuda_sync,

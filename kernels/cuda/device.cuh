@@ -234,6 +234,8 @@ int cuda_download_marked(struct device *d, int mark, void *to, const void *from,
 int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_recordings_open(struct device *d, struct error *err);
 void cuda_recordings_close(struct device *d);
+/* What is recorded, if anything is, is of all ranks together. */
+void cuda_recording_exchanges(struct device *d);
 int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err);
 int cuda_replay(struct device *d, uint64_t key, struct error *err);
 int cuda_matmul_open(struct device *d, struct error *err);

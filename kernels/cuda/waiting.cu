@@ -14,7 +14,7 @@ static const int64_t CHECK_NS = 500 * 1000, EAGER_NS = 50 * 1000 * 1000, PAUSE_N
 
 int cuda_give_up(struct device *d, struct error *err)
 {
-    group_abort(d->group, err->text);
+    group_abort(d->group, err != NULL ? err->text : "its GPU");
     cuda_collectives_abort(d);
     return ERR_GPU;
 }

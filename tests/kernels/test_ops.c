@@ -32,8 +32,8 @@ static struct device *fast_device, *loops_device;
 static enum dtype act;
 static bool float8;
 static const char *only; /* the table that is tested; NULL: all */
-static char **words;     /* what is tested of it; none: all */
-static int n_words;
+static char **asked;     /* what is tested of it; none: all */
+static int n_asked;
 
 /* ---- memory: all of a case's is released at once ---- */
 
@@ -503,7 +503,7 @@ static float *product_of_the_whole(const struct matrix *whole, const struct cut 
 }
 
 static void view_matches(const struct matrix *viewed, const struct matrix *whole,
-                         const struct cut *c, int T)
+                         const struct cut *c, int T, bool gelu)
 {
     int n = 0;
 
@@ -533,7 +533,7 @@ static void view_matches(const struct matrix *viewed, const struct matrix *whole
         biased[i] = want[i] + bias[i % n];
     CHECK_OK(fast->matmul(fast_device, y_there, x_there, view, mid_bias, T, &err));
     check_mid_close("matmul", mid_back(y_there, size), biased, size);
-    if (fast->matmul_gelu != NULL) {
+    if (fast->matmul_gelu != NULL && gelu) {
         CHECK_OK(fast->matmul_gelu(fast_device, y_there, x_there, view, mid_bias, T, &err));
         CHECK_OK(loops->gelu(loops_device, made, biased, T, n, &err));
         check_act_close("gelu", back(y_there, act_bytes(size)), made, size);
@@ -548,8 +548,9 @@ static void view_matches(const struct matrix *viewed, const struct matrix *whole
     release_case();
 }
 
-/* Each view for each number of rows. */
-static void views_match(const struct cut *of, size_t n_cuts, const int *rows, size_t n_rows)
+/* Each view for each number of rows; gelu: also its product with GELU, which is the library's. */
+static void views_match(const struct cut *of, size_t n_cuts, const int *rows, size_t n_rows,
+                        bool gelu)
 {
     float *w = random_floats((size_t)VIEWED_N * VIEWED_K, 4);
     struct matrix_part part = {w, DTYPE_F32, VIEWED_N};
@@ -561,9 +562,9 @@ static void views_match(const struct cut *of, size_t n_cuts, const int *rows, si
     release_case();
     for (size_t i = 0; i < n_cuts; i++)
         for (size_t j = 0; j < n_rows; j++)
-            view_matches(viewed, whole, &of[i], rows[j]);
+            view_matches(viewed, whole, &of[i], rows[j], gelu);
     CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &none, 1, 0, VIEWED_K, &err), ERR_INPUT,
-              "without rows");
+              "a view");
     CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &first, 1, 0, 0, &err), ERR_INPUT,
               "columns");
     fast->matrix_free(fast_device, viewed);
@@ -574,14 +575,15 @@ static void views_of_few_rows_match(void)
 {
     static const int rows[] = {1, 61, 128};
 
-    views_match(cuts, sizeof(cuts) / sizeof(cuts[0]), rows, sizeof(rows) / sizeof(rows[0]));
+    views_match(cuts, sizeof(cuts) / sizeof(cuts[0]), rows, sizeof(rows) / sizeof(rows[0]),
+                fast->is_host);
 }
 
 static void views_of_more_rows_match(void)
 {
     static const int rows[] = {130, 200};
 
-    views_match(cuts, sizeof(cuts) / sizeof(cuts[0]), rows, sizeof(rows) / sizeof(rows[0]));
+    views_match(cuts, sizeof(cuts) / sizeof(cuts[0]), rows, sizeof(rows) / sizeof(rows[0]), true);
 }
 
 static void odd_views_match(void)
@@ -589,7 +591,7 @@ static void odd_views_match(void)
     static const int rows[] = {1, 61, 130};
 
     views_match(odd_cuts, sizeof(odd_cuts) / sizeof(odd_cuts[0]), rows,
-                sizeof(rows) / sizeof(rows[0]));
+                sizeof(rows) / sizeof(rows[0]), true);
 }
 
 /* What cannot be multiplied by is refused when the view is made. */
@@ -869,10 +871,10 @@ static void check_view(const struct matrix *a, const struct matrix *whole, const
     loops->matrix_free(loops_device, b);
 }
 
-static void views_with_cuts_match(void)
+static void cut_views_match(void)
 {
     static const int rows[] = {0, 1, 7, 129, 260};
-    int most_cuts = float8 || !fast->is_host ? 1 : 2; /* a GPU reads many numbers at a time */
+    int n_cuts = float8 || !fast->is_host ? 1 : 2; /* a GPU reads many numbers at a time */
     float *w = random_floats(VIEW_N * VIEW_K, 4);
     struct matrix_part part = {w, DTYPE_F32, VIEW_N};
     double *rounded = NULL, *scales = NULL;
@@ -890,8 +892,8 @@ static void views_with_cuts_match(void)
             scales[n] = round_row(rounded + (size_t)n * VIEW_K, VIEW_K);
     }
     CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, VIEW_K, NULL, &err));
-    for (int way = 0; way < most_cuts; way++) {
-        const struct column_cuts *c = &view_cuts[way];
+    for (int which = 0; which < n_cuts; which++) {
+        const struct column_cuts *c = &view_cuts[which];
         CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, VIEW_K, c, &err));
         for (int i = 0; i < N_VIEW_ROWS; i++)
             for (int from = -1; from < c->n; from++) /* from a cut to each after it */
@@ -1583,7 +1585,7 @@ static void a_rank_that_never_comes_is_an_error(void)
 
     for (int says_why = 0; says_why < 2; says_why++) {
         struct collective_rank other = {.id = id, .rank = 1, .n_ranks = 2, .n = (size_t)says_why};
-        const char *text = says_why ? "group: rank 1 failed: its device is broken"
+        const char *words = says_why ? "group: rank 1 failed: its device is broken"
                                      : "group: rank 1 did not come within 200 ms";
         float *x = random_floats(100, 1);
         struct group *group;
@@ -1593,9 +1595,9 @@ static void a_rank_that_never_comes_is_an_error(void)
         CHECK_OK(group_join(&group, id, 0, 2, 60000, 200, &err));
         CHECK_OK(fast->open(&d, &options, &err));
         CHECK_OK(fast->join(d, group, &err));
-        CHECK_ERR(fast->all_reduce(d, x, 100, &err), ERR_GPU, text);
-        CHECK_ERR(fast->sync(d, &err), ERR_GPU, text);
-        CHECK_ERR(fast->download(d, x, x + 50, 4, &err), ERR_GPU, text);
+        CHECK_ERR(fast->all_reduce(d, x, 100, &err), ERR_GPU, words);
+        CHECK_ERR(fast->sync(d, &err), ERR_GPU, words);
+        CHECK_ERR(fast->download(d, x, x + 50, 4, &err), ERR_GPU, words);
         pthread_join(other.thread, NULL);
         CHECK(other.rc == OK);
         fast->close(d);
@@ -1607,8 +1609,8 @@ static void a_rank_that_never_comes_is_an_error(void)
 /* ---- which of them ---- */
 
 static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F8_E4M3};
-static const char *const groups[] = {"products", "few-rows",  "float8", "norms",
-                                     "rows",     "attention", "group"};
+static const char *const groups[] = {"products", "few-rows",  "float8",     "norms",
+                                     "rows",     "attention", "collectives"};
 enum { N_TYPES = sizeof(types) / sizeof(types[0]), N_GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
 static bool is_type(const char *word)
@@ -1632,10 +1634,10 @@ static bool chosen(const char *word, bool (*kind)(const char *word))
 {
     bool one_of_them = false;
 
-    for (int i = 0; i < n_words; i++) {
-        if (strcmp(words[i], word) == 0)
+    for (int i = 0; i < n_asked; i++) {
+        if (strcmp(asked[i], word) == 0)
             return true;
-        one_of_them |= kind(words[i]);
+        one_of_them |= kind(asked[i]);
     }
     return !one_of_them;
 }
@@ -1651,7 +1653,7 @@ static void run_products(void)
     if (fast->matrix_view != NULL && !float8)
         RUN(odd_views_match);
     RUN(matmul_rows_are_independent);
-    RUN(views_with_cuts_match);
+    RUN(cut_views_match);
     RUN(views_of_columns_sum_up);
     RUN(what_is_no_view_is_refused);
 }
@@ -1706,7 +1708,7 @@ static void run_attention(void)
         RUN(full_attention_of_many_tiles_matches);
 }
 
-static void run_group(void)
+static void run_collectives(void)
 {
     RUN(collectives_match);
     if (fast->is_host)
@@ -1728,8 +1730,8 @@ static void run_chosen(void)
         run_rows();
     if (!float8 && chosen("attention", is_group))
         run_attention();
-    if (!float8 && chosen("group", is_group))
-        run_group();
+    if (!float8 && chosen("collectives", is_group))
+        run_collectives();
 }
 
 /* `type`: F32, BF16, or F8_E4M3 for products in float8. `name`: a table's, or "simd ..", which has
@@ -1774,11 +1776,11 @@ int main(int argc, char **argv)
     struct ops level = *ops_loops();
 
     only = argc > 1 ? argv[1] : NULL;
-    words = argv + 2;
-    n_words = argc > 2 ? argc - 2 : 0;
-    for (int i = 0; i < n_words; i++)
-        if (!is_type(words[i]) && !is_group(words[i])) {
-            printf("test_ops: \"%s\" is no type and no group of tests\n", words[i]);
+    asked = argv + 2;
+    n_asked = argc > 2 ? argc - 2 : 0;
+    for (int i = 0; i < n_asked; i++)
+        if (!is_type(asked[i]) && !is_group(asked[i])) {
+            printf("test_ops: \"%s\" is no type and no group of tests\n", asked[i]);
             return EXIT_FAILURE;
         }
 
