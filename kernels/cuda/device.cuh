@@ -40,10 +40,10 @@ struct device {
     struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
     struct downloads *downloads;
-    struct pool *pool;       /* host threads: they fill what goes to the GPU */
-    struct loading *loading; /* NULL but while weights are loaded */
+    struct pool *pool;         /* host threads: they fill what goes to the GPU */
+    struct loading *loading;   /* NULL but while weights are loaded */
     struct sleeping *sleeping; /* NULL: its weights stay where they are */
-    size_t least_free;       /* of the GPU's memory, at any time since it was opened */
+    size_t least_free;         /* of the GPU's memory, at any time since it was opened */
 };
 
 enum { MAX_RANGES = 3 }; /* of a view: query, key and value heads are the most */
@@ -195,8 +195,8 @@ static __device__ inline float warp_sum(float x)
 extern "C" {
 /* cudaMalloc, and what is left is noted. */
 int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err);
-/* For weights: where the device sleeps, from what leaves then, until their end. What it gave is freed
- * by the other; NULL is fine. */
+/* For weights: where the device sleeps, from what leaves then, until their end. What it gave is
+ * freed by the other; NULL is fine. */
 int cuda_weights_alloc(struct device *d, void **out, size_t bytes, struct error *err);
 void cuda_weights_free(struct device *d, void *memory);
 void cuda_weights_end(struct device *d);

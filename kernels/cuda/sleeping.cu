@@ -4,11 +4,11 @@
  * opened and as large as the GPU's memory. Memory is put under it piece by piece as weights are
  * taken, one after another: small ones cost their bytes, and the weights of devices that load the
  * same lie alike. To sleep takes the memory away from under the addresses, to wake puts new memory
- * there, so that every pointer and every recorded graph is right again. Single weights are not given
- * back before the device is closed.
+ * there, so that every pointer and every recorded graph is right again. Single weights are not
+ * given back before the device is closed.
  *
- * The copy they come back from is pinned. It is the host's memory first, touched by all threads, and
- * pinned then: the driver's own way to take pinned memory touches it with one.
+ * The copy they come back from is pinned. It is the host's memory first, touched by all threads,
+ * and pinned then: the driver's own way to take pinned memory touches it with one.
  *
  * The driver's functions are asked of the runtime, so that no program needs a driver to link. */
 #include <cuda.h>
@@ -125,8 +125,8 @@ int cuda_sleeping_open(struct device *d, const struct device_options *options, s
     s->kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     s->kind.location.id = d->gpu;
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
-    DRIVER_TRY(s->driver.granularity(&s->granularity, &s->kind,
-                                     CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    DRIVER_TRY(
+        s->driver.granularity(&s->granularity, &s->kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     s->max_pieces = (int)(total / PIECE_BYTES) + 1;
     if ((s->pieces = (size_t *)calloc((size_t)s->max_pieces, sizeof(*s->pieces))) == NULL)
         return error_set(err, ERR_MEM, "cuda: no memory for the device");

@@ -94,9 +94,9 @@ static void encode(struct engine *e, int first, int n, bool only_states,
     struct engine_prompt prompts[N];
 
     for (int i = 0; i < n; i++)
-        prompts[i] = (struct engine_prompt){ids[first + i], n_tokens[first + i],
-                                            only_states ? &requests[1]
-                                                        : &requests[(first + i) % 3]};
+        prompts[i] =
+            (struct engine_prompt){ids[first + i], n_tokens[first + i],
+                                   only_states ? &requests[1] : &requests[(first + i) % 3]};
     CHECK_OK(engine_encode(e, prompts, n, results, &err));
 }
 
@@ -158,8 +158,8 @@ static void loop_nests(void)
 /* Two prompts, two ranks: each has one, at the same time; one prompt: both have it. */
 static void a_pair_runs_side_by_side(void)
 {
-    struct engine *e = open_ranks("gemma3-tiny", "ltx-tiny-v2.safetensors", ENGINE_CPU, DTYPE_F32,
-                                  2, ENGINE_AUTO);
+    struct engine *e =
+        open_ranks("gemma3-tiny", "ltx-tiny-v2.safetensors", ENGINE_CPU, DTYPE_F32, 2, ENGINE_AUTO);
     struct engine_result results[2];
     const struct engine_route *route = engine_last_route(e);
 
@@ -187,8 +187,8 @@ static void a_pair_runs_side_by_side(void)
 /* Ranks of a CPU have one copy of the weights, and what they share of a pass are views. */
 static void weights_are_there_once(void)
 {
-    struct engine *one = open_ranks("gemma3-tiny", "ltx-tiny-v2.safetensors", ENGINE_CPU,
-                                    DTYPE_F32, 1, ENGINE_AUTO);
+    struct engine *one =
+        open_ranks("gemma3-tiny", "ltx-tiny-v2.safetensors", ENGINE_CPU, DTYPE_F32, 1, ENGINE_AUTO);
     size_t bytes = engine_info(one)->weights_bytes;
 
     engine_close(one);
