@@ -2,11 +2,13 @@
  * and what the GPU has free meanwhile. On CUDA alone: no CPU sleeps.
  *
  * `test_sleep GB` also says how long that many take. */
+#include <math.h>
+
 #include "base/clock.h"
 #include "kernels/ops.h"
 #include "tests/check.h"
 
-enum { N = 5000, K = 4096, N_MATRICES = 8, T = 37, V = 300, ODD = 1003 };
+enum { N = 5008, K = 4096, N_MATRICES = 8, T = 37, V = 300, ODD = 1003 };
 
 static struct error err;
 static const struct ops *ops;
@@ -197,12 +199,17 @@ static void one_copy_is_right_for_all_who_loaded_the_same(void)
 static void sleeping_does_not_change_what_is_computed(void)
 {
     struct scene sleeper, plain;
+    float size = 0.0f;
 
     open_scene(&sleeper, DTYPE_BF16, true);
     open_scene(&plain, DTYPE_BF16, false);
     CHECK_OK(run(&sleeper, 1, DTYPE_BF16, got));
     CHECK_OK(run(&plain, 1, DTYPE_BF16, want));
-    CHECK(memcmp(got, want, sizeof(want)) == 0);
+    /* each has timed its products for itself, and may add up in another order */
+    for (int i = 0; i < T * N; i++)
+        size = fabsf(want[i]) > size ? fabsf(want[i]) : size;
+    for (int i = 0; i < T * N; i++)
+        CHECK(fabsf(got[i] - want[i]) <= 2e-5f * size);
     close_scene(&sleeper);
     close_scene(&plain);
 }
