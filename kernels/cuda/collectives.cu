@@ -101,6 +101,7 @@ void cuda_leave(struct device *d)
 
     if (c != NULL && c->comm != NULL && group_check(d->group, &err) != OK)
         cuda_collectives_abort(d); /* the others do not come to an orderly end */
+    cuda_recordings_forget(d);     /* NCCL waits for the end of what recorded its calls */
     if (c != NULL && c->comm != NULL &&
         settle(d, "ncclCommFinalize", ncclCommFinalize(c->comm), 0, &err) == OK)
         ncclCommDestroy(c->comm);

@@ -33,11 +33,15 @@ int cuda_recordings_open(struct device *d, struct error *err)
     return OK;
 }
 
+void cuda_recordings_forget(struct device *d)
+{
+    if (d->recordings != NULL)
+        forget(d->recordings);
+}
+
 void cuda_recordings_close(struct device *d)
 {
-    if (d->recordings == NULL)
-        return;
-    forget(d->recordings);
+    cuda_recordings_forget(d);
     free(d->recordings);
     d->recordings = NULL;
 }
