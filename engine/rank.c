@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "engine/room.h"
 #include "kernels/group.h"
 
@@ -15,8 +16,31 @@ static int count_room(void *arg, struct room *out, enum dtype compute, int max_b
 
     if ((rc = source_table_type(s, &table, err)) != OK)
         return rc;
-    return room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, r->ops, compute,
-                      max_batch_tokens, err);
+    rc = room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, r->ops, compute,
+                    max_batch_tokens, err);
+    if (r->options.home->device != NULL) /* the weights are there */
+        out->weights = 0;
+    return rc;
+}
+
+/* For its weights, asleep. */
+static int check_host(struct rank *r, struct error *err)
+{
+    struct room room;
+    uint64_t available;
+    int rc;
+
+    if (!r->options.is_saved || r->options.home->device != NULL)
+        return OK;
+    if ((rc = count_room(r, &room, r->options.compute, r->options.max_batch_tokens, err)) != OK ||
+        (rc = memory_available(&available, err)) != OK)
+        return rc;
+    if (room.weights <= available)
+        return OK;
+    return error_set(err, ERR_MEM,
+                     "to sleep takes %.1f GB of the host's memory for the weights, and %.1f are "
+                     "available",
+                     (double)room.weights / 1e9, (double)available / 1e9);
 }
 
 /* A GPU that is too small says so now, not after minutes of loading. What a CPU's memory lacks, the
@@ -44,6 +68,8 @@ static int open_device(struct rank *r, struct error *err)
         .max_rows = rank_max_rows(o->max_batch_tokens),
         .n_threads = o->n_threads,
         .gpu = o->gpu,
+        .sleeps = o->sleeps && o->home->device == NULL,
+        .like = o->home->device,
     };
     int rc;
 
@@ -52,7 +78,7 @@ static int open_device(struct rank *r, struct error *err)
     return r->ops->join(r->device, o->group, err);
 }
 
-static int find_replica(struct rank *r, struct error *err)
+static int find_weights(struct rank *r, struct error *err)
 {
     const struct rank_options *o = &r->options;
     struct replica_options options = {
@@ -65,8 +91,11 @@ static int find_replica(struct rank *r, struct error *err)
         .progress_arg = o->progress_arg,
     };
 
-    r->replica = o->replica != NULL ? o->replica : &r->own;
-    return o->replica != NULL ? OK : replica_load(&r->own, &options, err);
+    r->replica = &o->home->replica;
+    if (o->home->device != NULL)
+        return OK;
+    o->home->device = r->device;
+    return replica_load(&o->home->replica, &options, err);
 }
 
 /* What results pass through on their way out: a prompt's part of a state, its features or its
@@ -116,7 +145,7 @@ int rank_open(struct rank **out, const struct rank_options *options, struct erro
         goto out;
     }
     if ((rc = open_device(r, err)) != OK || (rc = check_room(r, err)) != OK ||
-        (rc = find_replica(r, err)) != OK)
+        (rc = check_host(r, err)) != OK || (rc = find_weights(r, err)) != OK)
         goto out;
     replica = r->replica;
     if ((rc = gemma_create(&r->gemma, &options->source->config, replica->weights, r->device, number,
@@ -141,12 +170,14 @@ void rank_close(struct rank *r)
     ltx_free(r->ltx);
     gemma_free(r->gemma);
     placement_free(r);
-    replica_free(&r->own);
     if (r->device != NULL) {
         for (int i = 0; i < OPS_MARKS; i++)
             r->ops->release(r->device, r->leaving[i]);
         r->ops->release(r->device, r->has_nan);
-        r->ops->close(r->device);
+        if (r->device != r->options.home->device)
+            r->ops->close(r->device);
+        else if (r->options.group != NULL)
+            r->ops->join(r->device, NULL, NULL); /* the weights may stay for others */
     }
     free(r->ids);
     free(r->positions);

@@ -113,11 +113,14 @@ void cuda_leave(struct device *d)
 int cuda_join(struct device *d, struct group *group, struct error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    int rank = group_rank(group), rc = OK;
     ncclResult_t status;
     ncclUniqueId id = {};
+    int rank, rc = OK;
 
     cuda_leave(d);
+    if (group == NULL)
+        return OK;
+    rank = group_rank(group);
     if ((d->collectives = (struct collectives *)calloc(1, sizeof(*d->collectives))) == NULL)
         return error_set(err, ERR_MEM, "cuda: no memory for the group");
     d->group = group;
