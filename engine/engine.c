@@ -1,373 +1,53 @@
-/* engine.c - see engine.h: prompts through the model, results out. Opened and closed in opening.c.
+/* engine.c - see engine.h: batches to the ranks. Opened and closed in opening.c.
  *
- * Prompts are taken in order into passes of up to max_batch_tokens; a prompt is never cut. Each
- * pass hands over its hidden states one by one. They are added to the features where a prompt wants
- * those, written in the wanted type straight into the results of the prompts that want them, and
- * not kept. */
-#include <stdio.h>
+ * A replicated batch is spread over the ranks, each of which runs its prompts by itself; a sharded
+ * one is run by all of them in step. Either way each rank writes straight into the results. */
+#include "engine/engine.h"
+
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/size.h"
+#include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/group/spread.h"
+#include "engine/result.h"
 
-static const char *const feature_names[] = {"video_features", "audio_features"};
-static const char *const embedding_names[] = {"video", "audio"};
+/* ---- the ranks ---- */
 
-/* Whether the level is there, and all that is wanted of it. */
-static int check_level(const struct engine_info *info, const struct engine_request *request,
-                       struct error *err)
+static uint64_t steps_of(void *arg, int rank)
 {
-    const char *level = request->level == ENGINE_FEATURES ? "features" : "embeddings";
+    const struct engine *e = arg;
 
-    if (request->level == ENGINE_HIDDEN_STATES)
-        return OK;
-    if (request->level != ENGINE_FEATURES && request->level != ENGINE_EMBEDDINGS)
-        return error_set(err, ERR_INPUT, "engine: there is no level %d", (int)request->level);
-    if (info->extractor == 0)
-        return error_set(err, ERR_INPUT,
-                         "%s need an LTX checkpoint, and this model has none: it has hidden_states",
-                         level);
-    if (request->n_layers > 0)
-        return error_set(err, ERR_INPUT, "layers are chosen of hidden_states, not of %s", level);
-    if ((request->modalities & ~(unsigned)(ENGINE_VIDEO | ENGINE_AUDIO)) != 0)
-        return error_set(err, ERR_INPUT, "engine: there are no modalities 0x%x",
-                         request->modalities);
-    if ((request->modalities & ENGINE_AUDIO) != 0 && info->audio_width == 0)
-        return error_set(err, ERR_INPUT, "audio is wanted, and this LTX checkpoint is video-only");
-    return OK;
+    return rank_steps(e->ranks[rank]);
 }
 
-int engine_check_request(const struct engine_info *info, const struct engine_request *request,
-                         struct error *err)
+static void give_up(void *arg, int rank, const char *why)
 {
-    bool seen[ENGINE_MAX_LAYERS + 1] = {false};
-    int rc;
+    struct engine *e = arg;
 
-    if ((rc = check_level(info, request, err)) != OK)
-        return rc;
-    if (request->dtype != DTYPE_F32 && request->dtype != DTYPE_F16 && request->dtype != DTYPE_BF16)
-        return error_set(err, ERR_INPUT, "engine: results can be F32, F16 or BF16, not %s",
-                         dtype_info(request->dtype)->name);
-    for (int i = 0; i < request->n_layers; i++) {
-        int layer = request->layers[i];
-        if (layer < 0 || layer > info->n_layers)
-            return error_set(err, ERR_INPUT, "layer %d is out of range: this model has 0 to %d",
-                             layer, info->n_layers);
-        if (seen[layer])
-            return error_set(err, ERR_INPUT, "layer %d is wanted twice", layer);
-        seen[layer] = true;
-    }
-    return OK;
+    if (e->groups[rank] != NULL)
+        group_abort(e->groups[rank], why);
 }
 
-int engine_check_prompt(const struct engine_info *info, const struct engine_prompt *prompt,
-                        struct error *err)
+struct team_watch engine_watch(struct engine *e)
 {
-    int rc;
-
-    if (prompt->request == NULL)
-        return error_set(err, ERR_INPUT, "it does not say what is wanted of it");
-    if ((rc = engine_check_request(info, prompt->request, err)) != OK)
-        return rc;
-    if (prompt->n < 1 || prompt->n > info->max_tokens)
-        return error_set(err, ERR_INPUT, "%d tokens, expected 1 to %d", prompt->n,
-                         info->max_tokens);
-    for (int t = 0; t < prompt->n; t++)
-        if (prompt->ids[t] < 0 || prompt->ids[t] >= info->vocabulary)
-            return error_set(err, ERR_INPUT, "token %d is %d, the model's vocabulary has 0 to %d",
-                             t, (int)prompt->ids[t], info->vocabulary - 1);
-    return OK;
+    return (struct team_watch){steps_of, give_up, e, e->deadline_ms};
 }
 
-/* Whether the request wants that modality (0: video), of those the model has. */
-static bool wants(const struct engine_info *info, const struct engine_request *request, int m)
+int engine_on_all(struct engine *e, team_fn *fn, void *arg, struct error *err)
 {
-    bool there = (m == LTX_VIDEO ? info->video_width : info->audio_width) > 0;
+    struct team_watch watch = {NULL, give_up, e, 0};
 
-    return there && (request->modalities == 0 || (request->modalities >> m & 1) != 0);
+    return team_run(e->team, TEAM_ALL, fn, arg, &watch, err);
 }
 
-static int add_tensor(struct engine_result *r, const char *name, enum dtype dtype, int n_dims,
-                      const size_t *shape, struct error *err)
+int engine_on_first(struct engine *e, team_fn *fn, void *arg, struct error *err)
 {
-    struct engine_tensor *t = &r->tensors[r->n_tensors];
-    size_t bytes = dtype_info(dtype)->bytes;
+    struct team_watch watch = {NULL, give_up, e, 0};
 
-    *t = (struct engine_tensor){.name = name, .dtype = dtype, .n_dims = n_dims};
-    for (int i = 0; i < n_dims; i++) {
-        t->shape[i] = shape[i];
-        if (!size_mul(&bytes, bytes, shape[i]))
-            return error_set(err, ERR_MEM, "engine: %s is too large", name);
-    }
-    if ((t->data = malloc(bytes)) == NULL)
-        return error_set(err, ERR_MEM, "engine: no memory for %zu bytes of %s", bytes, name);
-    t->bytes = bytes;
-    r->n_tensors++;
-    return OK;
+    return team_run(e->team, 1, fn, arg, &watch, err);
 }
 
-static int add_hidden_states(struct engine_result *r, const struct engine_info *info,
-                             const struct engine_request *request, struct error *err)
-{
-    int n_states = request->n_layers > 0 ? request->n_layers : info->n_layers + 1;
-    size_t shape[3] = {(size_t)n_states, (size_t)r->n_tokens, (size_t)info->width};
-
-    return add_tensor(r, "hidden_states", request->dtype, 3, shape, err);
-}
-
-/* Room for what is wanted of a prompt. */
-static int result_create(struct engine_result *r, const struct engine_info *info,
-                         const struct engine_prompt *prompt, struct error *err)
-{
-    const struct engine_request *request = prompt->request;
-    bool embeddings = request->level == ENGINE_EMBEDDINGS;
-    size_t rows = embeddings ? ENGINE_ROWS : (size_t)prompt->n;
-    int rc;
-
-    *r = (struct engine_result){.n_tokens = prompt->n};
-    if (request->level == ENGINE_HIDDEN_STATES)
-        return add_hidden_states(r, info, request, err);
-    for (int m = 0; m < LTX_N_MODALITIES; m++) {
-        size_t shape[2] = {rows, (size_t)(m == LTX_VIDEO ? info->video_width : info->audio_width)};
-        const char *name = embeddings ? embedding_names[m] : feature_names[m];
-        if (wants(info, request, m) &&
-            (rc = add_tensor(r, name, request->dtype, 2, shape, err)) != OK)
-            return rc;
-    }
-    if (embeddings) {
-        int64_t *mask;
-        if ((rc = add_tensor(r, "mask", DTYPE_I64, 1, &rows, err)) != OK)
-            return rc;
-        mask = r->tensors[r->n_tensors - 1].data;
-        for (size_t i = 0; i < rows; i++)
-            mask[i] = 1;
-    }
-    return OK;
-}
-
-/* Where hidden state `state` goes among those wanted; -1: it is not. */
-static int place_of(const struct engine_request *request, int state)
-{
-    if (request->level != ENGINE_HIDDEN_STATES)
-        return -1;
-    for (int i = 0; i < request->n_layers; i++)
-        if (request->layers[i] == state)
-            return i;
-    return request->n_layers == 0 ? state : -1;
-}
-
-/* Some prompts on their way through the model at once. */
-struct pass {
-    struct engine *e;
-    struct pack pack;
-    const struct engine_prompt *prompts; /* of the pack, from its first on */
-    int first;                           /* number of that one in the call */
-    struct engine_result *results;       /* likewise; NULL: they stay on the device */
-    bool features[LTX_N_MODALITIES];     /* some prompt wants them, or what comes of them */
-    int modality;                        /* whose embeddings are being made */
-    /* what is in e->leaving, and where it goes */
-    int n_leaving;
-    struct departure {
-        void *to;
-        size_t bytes;
-    } departures[OPS_MARKS];
-};
-
-/* The first of the model's tensors that is at fault. Whole files are read for that, so it is done
- * only when results say that something is wrong, and not on the way of each load. An LTX
- * checkpoint's few were all looked at while they were loaded. */
-static const char *find_damage(struct engine *e)
-{
-    if (e->looked_for_damage)
-        return e->damage;
-    e->looked_for_damage = true;
-    snprintf(e->damage, sizeof(e->damage), "the weights are too large, or damaged");
-    for (size_t i = 0; e->file != NULL && i < model_file_n_tensors(e->file); i++) {
-        const struct tensor *t = model_file_tensor_at(e->file, i);
-        bool plain = t->type == DTYPE_F32 || t->type == DTYPE_F16 || t->type == DTYPE_BF16;
-        if (!plain || tensor_is_finite(t))
-            continue;
-        snprintf(e->damage, sizeof(e->damage), "%.60s: %.90s holds a NaN or an infinity", t->file,
-                 t->name);
-        break;
-    }
-    return e->damage;
-}
-
-/* Brings what is leaving to the results. */
-static int let_go(struct pass *p, struct error *err)
-{
-    struct engine *e = p->e;
-    int rc;
-
-    for (int i = 0; i < p->n_leaving; i++)
-        if ((rc = e->ops->download_marked(e->device, i, p->departures[i].to, e->leaving[i],
-                                          p->departures[i].bytes, err)) != OK)
-            return rc;
-    p->n_leaving = 0;
-    return OK;
-}
-
-/* Numbers of the device into tensor k of a result, from its number `at` on, by the next let_go();
- * check_nans() looks at what they were. Up to OPS_MARKS parts leave together, by when the device
- * has more to compute. */
-static int write_numbers(struct pass *p, int b, int k, size_t at, const float *numbers, size_t n,
-                         struct error *err)
-{
-    struct engine *e = p->e;
-    struct engine_tensor *to = &p->results[b].tensors[k];
-    size_t size = dtype_info(to->dtype)->bytes;
-    char *data = (char *)to->data + at * size;
-    int32_t *has_nan = e->has_nan + b * ENGINE_MAX_TENSORS + k;
-    int i, rc;
-
-    if (e->ops->is_host)
-        return e->ops->encode(e->device, data, to->dtype, numbers, n, has_nan, err);
-    if (p->n_leaving == OPS_MARKS && (rc = let_go(p, err)) != OK)
-        return rc;
-    i = p->n_leaving++;
-    p->departures[i] = (struct departure){data, n * size};
-    if ((rc = e->ops->encode(e->device, e->leaving[i], to->dtype, numbers, n, has_nan, err)) != OK)
-        return rc;
-    return e->ops->mark(e->device, i, err);
-}
-
-/* A NaN is no answer to anything. */
-static int check_nans(struct pass *p, struct error *err)
-{
-    struct engine *e = p->e;
-    size_t n = (size_t)p->pack.B * ENGINE_MAX_TENSORS;
-    int rc;
-
-    if ((rc = e->ops->download(e->device, e->nans, e->has_nan, n * sizeof(*e->nans), err)) != OK)
-        return rc;
-    for (size_t i = 0; i < n; i++)
-        if (e->nans[i] != 0) {
-            int b = (int)(i / ENGINE_MAX_TENSORS);
-            return error_set(err, ERR_FORMAT, "prompt %d: a NaN in its %s: %s", p->first + b,
-                             p->results[b].tensors[i % ENGINE_MAX_TENSORS].name, find_damage(e));
-        }
-    return OK;
-}
-
-/* All of a prompt's tensor of that name. */
-static int write_rows(struct pass *p, int b, const char *name, const float *rows, struct error *err)
-{
-    struct engine_result *r = &p->results[b];
-
-    for (int i = 0; i < r->n_tensors; i++)
-        if (strcmp(r->tensors[i].name, name) == 0)
-            return write_numbers(p, b, i, 0, rows, r->tensors[i].shape[0] * r->tensors[i].shape[1],
-                                 err);
-    return OK;
-}
-
-static int on_state(void *arg, int state, const float *h, struct error *err)
-{
-    struct pass *p = arg;
-    size_t D = (size_t)p->e->info.width;
-    int rc;
-
-    if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
-        (rc = ltx_add_state(p->e->ltx, h, err)) != OK)
-        return rc;
-    for (int b = 0; p->results != NULL && b < p->pack.B; b++) {
-        size_t numbers = (size_t)p->prompts[b].n * D;
-        int place = place_of(p->prompts[b].request, state);
-        if (place >= 0 &&
-            (rc = write_numbers(p, b, 0, (size_t)place * numbers, h + (size_t)p->pack.begin[b] * D,
-                                numbers, err)) != OK)
-            return rc;
-    }
-    return OK;
-}
-
-static int on_embeddings(void *arg, int b, const float *rows, struct error *err)
-{
-    struct pass *p = arg;
-
-    return p->results == NULL ? OK : write_rows(p, b, embedding_names[p->modality], rows, err);
-}
-
-/* Features and embeddings of one modality, once all hidden states have been added. */
-static int finish_modality(struct pass *p, int m, struct error *err)
-{
-    struct engine *e = p->e;
-    size_t W = (size_t)(m == LTX_VIDEO ? e->info.video_width : e->info.audio_width);
-    const float *features = ltx_features(e->ltx, (enum ltx_modality)m);
-    int n_embedded = 0, rc;
-
-    for (int b = 0; b < p->pack.B; b++) {
-        const struct engine_request *request = p->prompts[b].request;
-        if (request->level == ENGINE_HIDDEN_STATES || !wants(&e->info, request, m))
-            continue;
-        if (request->level == ENGINE_EMBEDDINGS) {
-            e->embedded[n_embedded++] = b;
-            continue;
-        }
-        if (p->results != NULL &&
-            (rc = write_rows(p, b, feature_names[m], features + (size_t)p->pack.begin[b] * W,
-                             err)) != OK)
-            return rc;
-    }
-    p->modality = m;
-    return ltx_embed(e->ltx, (enum ltx_modality)m, e->embedded, n_embedded, on_embeddings, p, err);
-}
-
-/* Everything that the prompts of a pass want. */
-static int run_pass(struct pass *p, struct error *err)
-{
-    struct engine *e = p->e;
-    bool wanted[ENGINE_MAX_LAYERS + 1] = {false}, to_host = false;
-    unsigned run = 1;
-    int rc;
-
-    for (int b = 0; b < p->pack.B; b++) {
-        const struct engine_request *request = p->prompts[b].request;
-        bool features = request->level != ENGINE_HIDDEN_STATES;
-        to_host |= !features && p->results != NULL;
-        for (int m = 0; m < LTX_N_MODALITIES; m++)
-            p->features[m] |= features && wants(&e->info, request, m);
-        for (int s = 0; s <= e->info.n_layers; s++)
-            wanted[s] |= features || place_of(request, s) >= 0;
-    }
-    memset(e->nans, 0, (size_t)p->pack.B * ENGINE_MAX_TENSORS * sizeof(*e->nans));
-    if ((rc = e->ops->upload(e->device, e->has_nan, e->nans,
-                             (size_t)p->pack.B * ENGINE_MAX_TENSORS * sizeof(*e->nans), err)) != OK)
-        return rc;
-    if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
-        (rc = ltx_begin(e->ltx, p->pack.begin, p->pack.B, p->features, err)) != OK)
-        return rc;
-    for (int m = 0; m < LTX_N_MODALITIES; m++)
-        run |= (unsigned)p->features[m] << (m + 1);
-    if ((rc = gemma_forward(e->gemma, &p->pack, wanted, to_host || e->is_warming ? 0 : run,
-                            on_state, p, err)) != OK)
-        return rc;
-    for (int m = 0; m < LTX_N_MODALITIES; m++)
-        if (p->features[m] && (rc = finish_modality(p, m, err)) != OK)
-            return rc;
-    if (p->results == NULL)
-        return OK;
-    return (rc = let_go(p, err)) == OK ? check_nans(p, err) : rc;
-}
-
-/* Packs prompts from `first` on; returns how many fit. Token i of a prompt of n sits at position
- * ENGINE_MAX_TOKENS - n + i, where the reference's left padding puts it. */
-static int fill_pack(struct engine *e, struct pack *pack, const struct engine_prompt *prompts,
-                     int n_prompts, int first)
-{
-    *pack = (struct pack){.ids = e->ids, .positions = e->positions, .begin = e->begin};
-    for (int i = first; i < n_prompts && pack->T + prompts[i].n <= e->max_batch_tokens; i++) {
-        for (int t = 0; t < prompts[i].n; t++) {
-            e->ids[pack->T + t] = prompts[i].ids[t];
-            e->positions[pack->T + t] = ENGINE_MAX_TOKENS - prompts[i].n + t;
-        }
-        pack->T += prompts[i].n;
-        e->begin[++pack->B] = pack->T;
-    }
-    return pack->B;
-}
+/* ---- a batch ---- */
 
 static int check_prompts(const struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                          struct error *err)
@@ -382,26 +62,198 @@ static int check_prompts(const struct engine *e, const struct engine_prompt *pro
     return OK;
 }
 
-static int run_passes(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
-                      struct engine_result *results, struct error *err)
+/* Room to plan a batch of n prompts. */
+static int reserve(struct engine *e, int n, struct error *err)
+{
+    size_t count = (size_t)n;
+
+    if (n <= e->room)
+        return OK;
+    free(e->items);
+    free(e->rank_of);
+    free(e->costs);
+    e->items = calloc(count, sizeof(*e->items));
+    e->rank_of = calloc(count, sizeof(*e->rank_of));
+    e->costs = calloc(count, sizeof(*e->costs));
+    e->room = e->items != NULL && e->rank_of != NULL && e->costs != NULL ? n : 0;
+    return e->room > 0 ? OK : error_set(err, ERR_MEM, "engine: no memory for %d prompts", n);
+}
+
+/* About how long a prompt takes beside others, in tokens: what goes through connectors is a whole
+ * sequence there, of blocks that are a third of Gemma's layers in arithmetic. */
+static double cost_of(const struct engine_prompt *prompt)
+{
+    return prompt->n + (prompt->request->level == ENGINE_EMBEDDINGS ? ENGINE_ROWS / 3.0 : 0.0);
+}
+
+/* What the ranks run by. */
+struct work {
+    struct engine *e;
+    int64_t start_ns;
+    struct engine_route *route; /* each rank notes its own part */
+    struct rank_batch batch;
+    struct spread spread; /* of a batch that is not sharded */
+};
+
+static int run_rank(void *arg, int rank, struct error *err)
+{
+    const struct work *w = arg;
+    struct rank_batch batch = w->batch;
+    int number = w->e->first_rank + rank, rc;
+
+    if (!batch.sharded) {
+        batch.which = w->spread.items + w->spread.begin[number];
+        batch.n = w->spread.begin[number + 1] - w->spread.begin[number];
+    }
+    w->route->ranks[number].n_prompts = batch.n;
+    w->route->ranks[number].begin_ms = clock_ms_since(w->start_ns);
+    rc = rank_run(w->e->ranks[rank], &batch, err);
+    w->route->ranks[number].end_ms = clock_ms_since(w->start_ns);
+    return rc;
+}
+
+/* The ranks of this process that have something to do. */
+static int busy_ranks(const struct work *w)
+{
+    const int *begin = w->spread.begin + w->e->first_rank;
+    int ranks = 0;
+
+    if (w->batch.sharded || w->batch.placed)
+        return TEAM_ALL;
+    for (int r = 0; r < w->e->n_local; r++)
+        if (begin[r] < begin[r + 1])
+            ranks |= 1 << r;
+    return ranks;
+}
+
+static bool is_process_group(const struct engine *e)
+{
+    return e->n_local < e->n_ranks;
+}
+
+/* Who takes which prompts, and who hands out their results. */
+static void give_out(struct work *w)
+{
+    struct engine *e = w->e;
+    int n = w->batch.n_prompts;
+
+    w->spread.items = e->items;
+    w->spread.rank_of = e->rank_of;
+    w->batch.rank_of = e->rank_of;
+    if (!w->batch.sharded) {
+        for (int i = 0; i < n; i++)
+            e->costs[i] = cost_of(&w->batch.prompts[i]);
+        spread_prompts(&w->spread, e->costs, n, e->n_ranks);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        e->items[i] = i;
+        e->rank_of[i] = i % e->n_ranks;
+    }
+    w->batch.which = e->items;
+    w->batch.n = n;
+}
+
+/* The prompts have been checked; results: as rank_batch has them. */
+static int run_batch(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                     struct engine_result *results, enum strategy strategy,
+                     struct engine_route *route, struct error *err)
+{
+    struct work w = {.e = e,
+                     .start_ns = clock_now_ns(),
+                     .route = route,
+                     .batch = {.prompts = prompts, .results = results, .n_prompts = n_prompts}};
+    struct team_watch watch = engine_watch(e);
+    struct error why = {0};
+    int rc;
+
+    if ((rc = reserve(e, n_prompts, err)) != OK)
+        return rc;
+    w.batch.sharded = strategy == STRATEGY_SHARDED && e->n_ranks > 1;
+    w.batch.placed =
+        e->place == ENGINE_PLACE_ALL || (is_process_group(e) && w.batch.sharded && results != NULL);
+    w.batch.all_download = is_process_group(e) && e->place == ENGINE_PLACE_ALL;
+    give_out(&w);
+    rc = team_run(e->team, busy_ranks(&w), run_rank, &w, &watch, &why);
+    if (rc == ERR_FORMAT)
+        return error_set(err, ERR_FORMAT, "%s: %s", why.text, source_damage(&e->source));
+    return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why.text);
+}
+
+/* ---- sleeping ---- */
+
+int engine_sleep(struct engine *e, struct error *err)
 {
     int rc;
 
-    for (int done = 0; done < n_prompts;) {
-        struct pass pass = {.e = e,
-                            .prompts = prompts + done,
-                            .first = done,
-                            .results = results == NULL ? NULL : results + done};
-        int n = fill_pack(e, &pass.pack, prompts, n_prompts, done);
-        /* in any case: the next one uploads from the same memory */
-        int synced;
-        rc = run_pass(&pass, err);
-        synced = e->ops->sync(e->device, rc == OK ? err : NULL);
-        if (rc != OK || (rc = synced) != OK)
-            return rc;
-        done += n;
-    }
+    if (!residence_sleeps(e->residence))
+        return error_set(err, ERR_INPUT, "engine: it was not opened to sleep");
+    if (e->is_asleep)
+        return OK;
+    if ((rc = residence_sleep(e->residence, e->team, err)) == OK)
+        e->is_asleep = true;
+    return rc;
+}
+
+int engine_wake(struct engine *e, double *seconds, struct error *err)
+{
+    int64_t start_ns = clock_now_ns();
+    int rc;
+
+    if (seconds != NULL)
+        *seconds = 0.0;
+    if (!e->is_asleep)
+        return OK;
+    if ((rc = residence_wake(e->residence, e->team, err)) != OK)
+        return rc;
+    e->is_asleep = false;
+    if (seconds != NULL)
+        *seconds = clock_ms_since(start_ns) / 1e3;
     return OK;
+}
+
+bool engine_is_asleep(const struct engine *e)
+{
+    return e->is_asleep;
+}
+
+/* ---- a batch, on its way ---- */
+
+/* Chooses how, runs it, and notes how long that took. */
+static int route_batch(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                       struct engine_result *results, struct error *err)
+{
+    struct engine_route last = {0};
+    struct route route;
+    int64_t start_ns;
+    double wake_s;
+    int rc;
+
+    if (n_prompts == 0)
+        return OK;
+    if ((rc = engine_wake(e, &wake_s, err)) != OK || (rc = reserve(e, n_prompts, err)) != OK)
+        return rc;
+    start_ns = clock_now_ns();
+    for (int i = 0; i < n_prompts; i++)
+        e->items[i] = prompts[i].n;
+    route = router_choose(e->router, e->items, n_prompts);
+    if ((rc = run_batch(e, prompts, n_prompts, results, route.strategy, &last, err)) != OK)
+        return rc;
+    last.strategy = route.strategy == STRATEGY_SHARDED ? ENGINE_SHARDED : ENGINE_REPLICATED;
+    last.reason = route.reason;
+    last.predicted_ms = route.predicted_ms;
+    last.ms = clock_ms_since(start_ns);
+    last.wake_ms = wake_s * 1e3;
+    e->last = last;
+    router_note(e->router, &route, e->last.ms);
+    return OK;
+}
+
+/* Whether this process hands out that prompt's result, after a batch. */
+static bool is_ours(const struct engine *e, int prompt)
+{
+    return !is_process_group(e) || e->place == ENGINE_PLACE_ALL ||
+           e->rank_of[prompt] == e->first_rank;
 }
 
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
@@ -409,18 +261,23 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
 {
     int rc;
 
-    for (int i = 0; i < n_prompts; i++)
+    if (results == NULL && e->place != ENGINE_PLACE_ALL)
+        return error_set(err, ERR_INPUT, "engine: nowhere for results");
+    for (int i = 0; results != NULL && i < n_prompts; i++)
         results[i] = (struct engine_result){0};
-    if ((rc = e->ops->bind(e->device, err)) != OK ||
-        (rc = check_prompts(e, prompts, n_prompts, err)) != OK)
+    if ((rc = check_prompts(e, prompts, n_prompts, err)) != OK)
         return rc;
-    for (int i = 0; i < n_prompts; i++)
+    for (int i = 0; results != NULL && i < n_prompts; i++)
         if ((rc = result_create(&results[i], &e->info, &prompts[i], err)) != OK)
             goto out;
-    rc = run_passes(e, prompts, n_prompts, results, err);
+    rc = route_batch(e, prompts, n_prompts, results, err);
 out:
-    for (int i = 0; rc != OK && i < n_prompts; i++)
-        engine_result_free(&results[i]);
+    for (int i = 0; results != NULL && i < n_prompts; i++) {
+        if (rc != OK && team_is_broken(e->team)) /* a rank that hangs may yet write to it */
+            results[i] = (struct engine_result){0};
+        if (rc != OK || !is_ours(e, i))
+            engine_result_free(&results[i]);
+    }
     return rc;
 }
 
@@ -429,21 +286,67 @@ int engine_compute(struct engine *e, const struct engine_prompt *prompts, int n_
 {
     int rc;
 
-    if ((rc = e->ops->bind(e->device, err)) != OK ||
-        (rc = check_prompts(e, prompts, n_prompts, err)) != OK ||
-        (rc = run_passes(e, prompts, n_prompts, NULL, err)) != OK)
+    if ((rc = check_prompts(e, prompts, n_prompts, err)) != OK)
         return rc;
-    return OK;
+    return route_batch(e, prompts, n_prompts, NULL, err);
+}
+
+const struct engine_result *engine_placed(const struct engine *e, int rank)
+{
+    bool there = rank >= e->first_rank && rank < e->first_rank + e->n_local;
+
+    return there && e->place == ENGINE_PLACE_ALL ? e->ranks[rank - e->first_rank]->placement.results
+                                                 : NULL;
+}
+
+struct reading {
+    struct rank *r;
+    const struct engine_tensor *from;
+    void *to;
+};
+
+static int read_tensor(void *arg, int rank, struct error *err)
+{
+    const struct reading *reading = arg;
+
+    (void)rank;
+    return reading->r->ops->download(reading->r->device, reading->to, reading->from->data,
+                                     reading->from->bytes, err);
+}
+
+int engine_read_placed(struct engine *e, int rank, int prompt, int tensor, void *to,
+                       struct error *err)
+{
+    const struct engine_result *placed = engine_placed(e, rank);
+    struct team_watch watch = {NULL, give_up, e, 0};
+    struct reading reading = {.to = to};
+
+    if (placed == NULL || prompt < 0 || prompt >= e->ranks[rank - e->first_rank]->placement.n ||
+        tensor < 0 || tensor >= placed[prompt].n_tensors)
+        return error_set(err, ERR_INPUT, "engine: rank %d has no tensor %d of prompt %d", rank,
+                         tensor, prompt);
+    reading.r = e->ranks[rank - e->first_rank];
+    reading.from = &placed[prompt].tensors[tensor];
+    return team_run(e->team, 1 << (rank - e->first_rank), read_tensor, &reading, &watch, err);
+}
+
+const struct engine_route *engine_last_route(const struct engine *e)
+{
+    return &e->last;
+}
+
+const char *engine_strategy_name(enum engine_strategy strategy)
+{
+    static const char *const names[] = {"auto", "sharded", "replicated", "measured"};
+
+    return names[strategy];
 }
 
 uint64_t engine_steps(const struct engine *e)
 {
-    return gemma_steps(e->gemma) + (e->ltx != NULL ? ltx_steps(e->ltx) : 0);
-}
+    uint64_t steps = 0;
 
-void engine_result_free(struct engine_result *result)
-{
-    for (int i = 0; i < result->n_tensors; i++)
-        free(result->tensors[i].data);
-    *result = (struct engine_result){0};
+    for (int r = 0; r < e->n_local; r++)
+        steps += rank_steps(e->ranks[r]);
+    return steps;
 }

@@ -10,8 +10,12 @@
  *     engine_result_free(&result);
  *     engine_close(engine);
  *
+ * An engine runs on one device or on several, its ranks, and takes a batch in one of two ways:
+ * sharded, where all ranks work on each prompt, or replicated, where each has prompts of its own.
+ * Results are the same but for rounding.
+ *
  * An engine belongs to one thread at a time: the one that opened it, or one it was handed to while
- * no call was running. It starts threads of its own. */
+ * no call was running. It starts threads of its own, one a rank among them. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,7 +35,24 @@ enum engine_backend {
     ENGINE_LOOPS /* the loop nests: slow, for checking */
 };
 
+/* How a batch is given to the ranks. */
+enum engine_strategy {
+    ENGINE_AUTO,       /* one prompt sharded, more replicated; where they are fewer than ranks, by
+                          measured times */
+    ENGINE_SHARDED,    /* always */
+    ENGINE_REPLICATED, /* always */
+    ENGINE_MEASURED    /* all by measured times */
+};
+
+/* Which ranks have a prompt's tensors after a batch. */
+enum engine_place {
+    ENGINE_PLACE_OWNER, /* the one that it is given to; all that a caller of one process needs */
+    ENGINE_PLACE_ALL    /* every rank, in its device's memory: engine_placed() */
+};
+
 enum {
+    ENGINE_GROUP_ID_SIZE = 33,
+    ENGINE_MAX_RANKS = 8,
     ENGINE_MAX_TOKENS = 1024, /* of a prompt, <bos> included: what LTX reads */
     ENGINE_ROWS = 1024,       /* of a prompt's embeddings, whatever its length */
     ENGINE_MAX_LAYERS = 256,
@@ -40,7 +61,7 @@ enum {
     ENGINE_MAX_BATCH_TOKENS = 1 << 16
 };
 
-/* Told now and then while a model loads, from the thread that called engine_open(). */
+/* Told now and then while a model loads, by the first rank, from a thread of the engine's. */
 typedef void engine_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
 
 struct engine_options {
@@ -54,16 +75,35 @@ struct engine_options {
     enum dtype compute;              /* DTYPE_F32, DTYPE_BF16, or DTYPE_F8_E4M3: what matrix
                                         products compute in; with the last, which loses accuracy
                                         (docs/ACCURACY.md), all else is as in DTYPE_BF16 */
-    int n_threads;                   /* 0: one a core */
-    int max_batch_tokens;            /* activations are sized for this; 0: ENGINE_MAX_TOKENS.
-                                        More prompts than fit are encoded in several passes. */
-    engine_progress_fn *progress;    /* or NULL */
+    int n_ranks;                     /* 0: 1. Rank r is visible GPU r; on a
+                                        CPU ranks share its cores and one copy of the weights */
+    const char *group;               /* NULL: all ranks are this process's. Else a name made by
+                                        engine_make_group_id(), and this process has one of n_ranks
+                                        ranks; others of this host have the others, and all make the
+                                        same calls in the same order */
+    int rank;                        /* with a group: which */
+    enum engine_strategy strategy;
+    enum engine_place place;
+    int deadline_ms;            /* a rank that takes no step for so long hangs, and the engine
+                                   fails; 0: a minute */
+    bool sleeps;                /* engine_sleep() will be called; room for a copy of the weights in
+                                   the host's memory is made sure of. Not on a CPU. */
+    const struct engine *share; /* one of this process, not being opened or closed meanwhile, or
+                                   NULL: where its files, backend, compute, n_ranks and sleeps are
+                                   the same, so are the weights: none are loaded, none taken.
+                                   Either may be closed first. */
+    int n_threads;              /* of all ranks together; 0: one a core */
+    int max_batch_tokens;       /* activations of each rank are sized for this; 0:
+                                   ENGINE_MAX_TOKENS. More prompts than fit are encoded in
+                                   several passes. */
+    engine_progress_fn *progress; /* or NULL */
     void *progress_arg;
 };
 
 struct engine_info {
     const char *architecture; /* "gemma3" or "gemma4" */
     const char *backend;      /* "cpu"; NULL from engine_read_info() */
+    int n_ranks;              /* likewise 0 */
     char format[64];          /* "gguf v3", "safetensors, 5 shards" */
     int n_layers;             /* L; hidden states are numbered 0 (the embeddings) .. L */
     int width;                /* D */
@@ -76,9 +116,11 @@ struct engine_info {
     int extractor;         /* 1: LTX-2.0; 2: LTX-2.3 and 2.5 */
     int video_width;       /* of features and embeddings */
     int audio_width;       /* 0: a video-only checkpoint */
-    size_t weights_bytes;  /* resident; on a CPU the embedding table stays in the file */
+    size_t weights_bytes; /* resident on each device; on a CPU the embedding table stays in the file
+                           */
     uint64_t loaded_bytes; /* read from the files for that; 0: random weights */
-    double load_s;         /* what that took */
+    double load_s;         /* what that took, of the slowest rank */
+    bool shares_weights;   /* they are those of engine_options.share */
 };
 
 struct engine_request {
@@ -119,7 +161,11 @@ struct engine_result {
     struct engine_tensor tensors[ENGINE_MAX_TENSORS];
 };
 
-/* ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve, or an LTX
+/* A name for a group of processes, which no other group has. ERR_IO. */
+int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err);
+
+/* In a group of processes it returns when all have opened theirs.
+ * ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve, or an LTX
  * checkpoint that needs another Gemma; ERR_MEM. On failure *out is NULL. */
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
 void engine_close(struct engine *e); /* NULL is fine */
@@ -127,6 +173,18 @@ void engine_close(struct engine *e); /* NULL is fine */
 /* Pays at start for what the first passes would: the first prompts of any number and length then
  * take about as long as the next. *seconds: what it took; a CPU has nothing to ready. */
 int engine_warm(struct engine *e, double *seconds, struct error *err);
+
+/* While there is nothing to do, the devices' memory for others: weights go to the host's memory and
+ * come back to the same place, from no disk. What else a rank holds (activations, recorded passes,
+ * the libraries' own) stays. Weights that engines share leave when all of these are asleep.
+ * sleep: of an engine that is asleep: nothing. ERR_INPUT: it was not opened with `sleeps`; ERR_MEM:
+ * the host has no memory for them, and it stays awake.
+ * wake: also done by whatever needs the weights. ERR_MEM: others have the devices' memory by now;
+ * it stays asleep, and can be asked again. *seconds (may be NULL): what it took; 0: it was awake.
+ * is_asleep: from any thread. */
+int engine_sleep(struct engine *e, struct error *err);
+int engine_wake(struct engine *e, double *seconds, struct error *err);
+bool engine_is_asleep(const struct engine *e);
 
 /* Valid until engine_close(). */
 const struct engine_info *engine_info(const struct engine *e);
@@ -139,13 +197,38 @@ int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_M
                         struct error *err);
 
 /* Encodes all prompts; results[i] belongs to prompts[i], whatever else is in the call. On failure
- * no result is kept.
+ * no result is kept. In a group of processes results[i] has tensors where the prompt's owner is,
+ * and with ENGINE_PLACE_ALL everywhere; results may be NULL there: they stay on the devices.
  * ERR_INPUT: a layer out of range or given twice, a level or a modality that this model does not
  * have, a prompt that is empty or too long, an id that is not in the vocabulary; the sentence names
- * it. ERR_FORMAT: a result has a NaN; the sentence names the weights that have one, if any. */
+ * it. ERR_FORMAT: a result has a NaN; the sentence names the weights that have one, if any.
+ * ERR_GPU: a rank failed or hangs, which ends the whole engine: what is left is to close it, and to
+ * exit. */
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err);
 void engine_result_free(struct engine_result *result);
+
+/* With ENGINE_PLACE_ALL: the tensors of the last batch's prompts, in their order, as a rank of this
+ * process has them: their data is memory of that rank's device (of the host, on a CPU), valid until
+ * the next batch. NULL: there are none. */
+const struct engine_result *engine_placed(const struct engine *e, int rank);
+/* One of them to the host's memory, `bytes` of it. */
+int engine_read_placed(struct engine *e, int rank, int prompt, int tensor, void *to,
+                       struct error *err);
+
+/* How the last batch was run. */
+struct engine_route {
+    enum engine_strategy strategy; /* ENGINE_SHARDED or ENGINE_REPLICATED */
+    const char *reason;            /* constant, one word: "one_prompt" */
+    double predicted_ms, ms;       /* predicted 0: not known */
+    double wake_ms;                /* before that: to wake the engine; 0: it was awake */
+    struct {
+        int n_prompts;           /* 0: it took no part */
+        double begin_ms, end_ms; /* from the batch's begin on */
+    } ranks[ENGINE_MAX_RANKS];
+};
+const struct engine_route *engine_last_route(const struct engine *e);
+const char *engine_strategy_name(enum engine_strategy strategy); /* "sharded" */
 
 /* Computes the same and leaves it on the device, for measuring: what encoding takes without
  * the results' way out. Returns when all is computed. */
@@ -163,16 +246,17 @@ struct engine_work {
 };
 struct engine_work engine_work(const struct engine *e, const int *n_tokens, int n_prompts);
 
-/* What the device reaches at its best, measured now, between other calls: reading memory, and a
- * large matrix product. 0 where the backend does not measure. */
+/* What the first rank's device reaches at its best, measured now, between other calls: reading
+ * memory, and a large matrix product. 0 where the backend does not measure. */
 int engine_measure(struct engine *e, double *bytes_per_s, double *operations_per_s,
                    struct error *err);
 
-/* What is used of the device's memory (kernels/ops.h says what is counted), in bytes. */
+/* What is used of the first rank's device's memory (kernels/ops.h says what is counted), in bytes.
+ */
 int engine_memory(struct engine *e, uint64_t *peak_bytes, uint64_t *total_bytes, struct error *err);
 
-/* Layers and connector blocks computed since engine_open(). From any thread: that it rises says
- * that the engine works.
+/* Layers and connector blocks computed by all ranks since engine_open(). From any thread: that it
+ * rises says that the engine works.
  */
 uint64_t engine_steps(const struct engine *e);
 

@@ -16,6 +16,8 @@ static const struct {
     const char *name;
     enum dtype type;
 } computes[] = {{"float32", DTYPE_F32}, {"bfloat16", DTYPE_BF16}, {"float8", DTYPE_F8_E4M3}};
+static const enum engine_strategy strategies[] = {ENGINE_AUTO, ENGINE_SHARDED, ENGINE_REPLICATED,
+                                                  ENGINE_MEASURED};
 
 int engine_settings_check(const struct engine_settings *s, struct error *err)
 {
@@ -70,6 +72,9 @@ struct engine_options engine_settings_options(const struct engine_settings *s)
         .ltx = {option_list_at(&s->ltx, 0), option_list_at(&s->ltx, 1)},
         .backend = backends[s->backend].backend,
         .compute = computes[s->compute].type,
+        .n_ranks = (int)s->ranks,
+        .strategy = strategies[s->strategy],
+        .deadline_ms = (int)s->deadline_s * 1000,
         .n_threads = s->threads > 0 ? (int)s->threads : cores_available(),
     };
 }

@@ -12,50 +12,64 @@
 struct engine_settings {
     const char *model, *model_id;
     struct option_list ltx;
-    int backend, compute;
-    int64_t threads;
+    int backend, compute, strategy;
+    int64_t threads, ranks, deadline_s;
 };
 
 #define ENGINE_FIELD(at, name) ((at) + offsetof(struct engine_settings, name))
 /* Rows of an option table; `at` is where the struct engine_settings lies in the settings. */
-#define ENGINE_OPTIONS(at)                                                                         \
-    {"model", 'm', "PE_MODEL", OPT_TEXT, ENGINE_FIELD(at, model),                                  \
-     NULL,    0,   0,          "PATH",   "model directory, packed file or GGUF file"},             \
-        {"ltx", 0, "PE_LTX",       OPT_LIST, ENGINE_FIELD(at, ltx),                                \
-         NULL,  0, ENGINE_MAX_LTX, "PATH",   "LTX checkpoint, for features and embeddings"},       \
-        {"model-id",                                                                               \
-         0,                                                                                        \
-         "PE_MODEL_ID",                                                                            \
-         OPT_TEXT,                                                                                 \
-         ENGINE_FIELD(at, model_id),                                                               \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         "NAME",                                                                                   \
-         "what requests call it; default: the path's last part"},                                  \
-        {"backend",                                                                                \
-         0,                                                                                        \
-         "PE_BACKEND",                                                                             \
-         OPT_CHOICE,                                                                               \
-         ENGINE_FIELD(at, backend),                                                                \
-         "cpu",                                                                                    \
-         0,                                                                                        \
-         0,                                                                                        \
-         "cpu|cuda|loops",                                                                         \
-         "what computes; loops: slow, for checking"},                                              \
-        {"compute",                                                                                \
-         0,                                                                                        \
-         "PE_COMPUTE",                                                                             \
-         OPT_CHOICE,                                                                               \
-         ENGINE_FIELD(at, compute),                                                                \
-         "float32",                                                                                \
-         0,                                                                                        \
-         0,                                                                                        \
-         "float32|bfloat16|float8",                                                                \
-         "what matrix products compute in; float8 loses accuracy"},                                \
-    {                                                                                              \
-        "threads", 0, "PE_THREADS", OPT_INT, ENGINE_FIELD(at, threads), "0", 0, 1024, "N",         \
-            "threads that compute; 0: one a core"                                                  \
+#define ENGINE_OPTIONS(at)                                                                          \
+    {"model", 'm', "PE_MODEL", OPT_TEXT, ENGINE_FIELD(at, model),                                   \
+     NULL,    0,   0,          "PATH",   "model directory, packed file or GGUF file"},              \
+        {"ltx", 0, "PE_LTX",       OPT_LIST, ENGINE_FIELD(at, ltx),                                 \
+         NULL,  0, ENGINE_MAX_LTX, "PATH",   "LTX checkpoint, for features and embeddings"},        \
+        {"model-id",                                                                                \
+         0,                                                                                         \
+         "PE_MODEL_ID",                                                                             \
+         OPT_TEXT,                                                                                  \
+         ENGINE_FIELD(at, model_id),                                                                \
+         NULL,                                                                                      \
+         0,                                                                                         \
+         0,                                                                                         \
+         "NAME",                                                                                    \
+         "what requests call it; default: the path's last part"},                                   \
+        {"backend",                                                                                 \
+         0,                                                                                         \
+         "PE_BACKEND",                                                                              \
+         OPT_CHOICE,                                                                                \
+         ENGINE_FIELD(at, backend),                                                                 \
+         "cpu",                                                                                     \
+         0,                                                                                         \
+         0,                                                                                         \
+         "cpu|cuda|loops",                                                                          \
+         "what computes; loops: slow, for checking"},                                               \
+        {"compute",                                                                                 \
+         0,                                                                                         \
+         "PE_COMPUTE",                                                                              \
+         OPT_CHOICE,                                                                                \
+         ENGINE_FIELD(at, compute),                                                                 \
+         "float32",                                                                                 \
+         0,                                                                                         \
+         0,                                                                                         \
+         "float32|bfloat16|float8",                                                                 \
+         "what matrix products compute in; float8 loses accuracy"},                                 \
+        {"threads", 0, "PE_THREADS", OPT_INT, ENGINE_FIELD(at, threads),                            \
+         "0",       0, 1024,         "N",     "threads that compute, of all ranks; 0: one a core"}, \
+        {"ranks", 0, "PE_RANKS",       OPT_INT, ENGINE_FIELD(at, ranks),                            \
+         "0",     0, ENGINE_MAX_RANKS, "N",     "devices that compute together; 0: one"},           \
+        {"strategy",                                                                                \
+         0,                                                                                         \
+         "PE_STRATEGY",                                                                             \
+         OPT_CHOICE,                                                                                \
+         ENGINE_FIELD(at, strategy),                                                                \
+         "auto",                                                                                    \
+         0,                                                                                         \
+         0,                                                                                         \
+         "auto|sharded|replicated|measured",                                                        \
+         "all ranks at each prompt, or each at its own; auto: by their number"},                    \
+    {                                                                                               \
+        "rank-deadline", 0, "PE_RANK_DEADLINE", OPT_INT, ENGINE_FIELD(at, deadline_s), "60", 1,     \
+            3600, "S", "seconds without a step after which a rank hangs, and the engine fails"      \
     }
 
 /* ERR_INPUT: no model is given, or its id is none. */

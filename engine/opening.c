@@ -1,336 +1,264 @@
 /* opening.c - a model's files become an engine, and an engine goes away.
  *
- * What can be said from headers alone is said before anything large is read. */
-#include <stdio.h>
+ * Each rank opens its device and loads its weights on its own thread, all at once; where all are
+ * the host's, the weights are loaded before that, with all threads, once. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/cores.h"
-#include "base/log.h"
 #include "engine/engine_private.h"
-#include "engine/files/digest.h"
-#include "engine/random_model.h"
-#include "engine/room.h"
 
-static void fill_info(struct engine_info *info, const struct gemma_config *config,
-                      const char *format)
-{
-    *info = (struct engine_info){.architecture = gemma_kind_name(config->kind),
-                                 .n_layers = config->L,
-                                 .width = config->D,
-                                 .vocabulary = config->V,
-                                 .max_tokens = ENGINE_MAX_TOKENS};
-    snprintf(info->format, sizeof(info->format), "%s", format);
-    snprintf(info->gemma_version, sizeof(info->gemma_version), "%s", config->version);
-}
+enum { JOIN_MS = 600000, DEADLINE_MS = 60000 };
 
-int engine_read_info(struct engine_info *out, const char *model, struct error *err)
-{
-    struct model_file *file;
-    int rc;
-
-    *out = (struct engine_info){0};
-    if ((rc = model_file_open(&file, model, err)) != OK)
-        return rc;
-    fill_info(out, model_file_config(file), model_file_format(file));
-    model_file_close(file);
-    return OK;
-}
-
-static void add_ltx_config(struct engine_info *info, const struct ltx_config *config)
-{
-    info->extractor = (int)config->extractor;
-    info->video_width = config->connectors[LTX_VIDEO].W;
-    info->audio_width = config->connectors[LTX_AUDIO].W;
-}
-
-/* Opens the checkpoint and checks it against the Gemma that `info` describes. */
-static int open_checkpoint(struct ltx_checkpoint **out, struct engine_info *info,
-                           const char *const ltx[ENGINE_MAX_LTX], struct error *err)
-{
-    const char *gemma_version = info->gemma_version[0] != '\0' ? info->gemma_version : NULL;
-    struct ltx_checkpoint *c;
-    struct tensor *tensors;
-    const char *paths[ENGINE_MAX_LTX];
-    size_t n;
-    int n_paths = 0, rc;
-
-    *out = NULL;
-    for (int i = 0; i < ENGINE_MAX_LTX; i++)
-        if (ltx[i] != NULL)
-            paths[n_paths++] = ltx[i];
-    if (n_paths == 0)
-        return OK;
-    if ((rc = ltx_checkpoint_open(&c, paths, n_paths, err)) != OK)
-        return rc;
-    if ((rc = ltx_checkpoint_check_gemma(c, info->architecture, gemma_version, err)) != OK ||
-        (rc = ltx_weights_find(c, info->n_layers + 1, info->width, &tensors, &n, err)) != OK) {
-        ltx_checkpoint_close(c);
-        return rc;
-    }
-    free(tensors);
-    if (ltx_checkpoint_model_version(c) != NULL)
-        snprintf(info->ltx_version, sizeof(info->ltx_version), "%s",
-                 ltx_checkpoint_model_version(c));
-    add_ltx_config(info, ltx_checkpoint_config(c));
-    *out = c;
-    return OK;
-}
-
-int engine_add_ltx_info(struct engine_info *info, const char *const ltx[ENGINE_MAX_LTX],
-                        struct error *err)
-{
-    struct ltx_checkpoint *c;
-    int rc;
-
-    if ((rc = open_checkpoint(&c, info, ltx, err)) == OK)
-        ltx_checkpoint_close(c);
-    return rc;
-}
-
-/* Both loads as one, to whoever wants to be told. */
-struct progress {
+/* What all ranks open by. */
+struct opening {
+    struct engine *e;
     const struct engine_options *options;
-    uint64_t before, ltx_bytes, total; /* bytes */
 };
 
-static void tell(const struct progress *p, uint64_t bytes_done)
+static int threads_of(const struct engine *e, int rank)
 {
-    if (p->options->progress != NULL)
-        p->options->progress(p->options->progress_arg, bytes_done, p->total);
+    int n = e->n_threads / e->n_local + (rank < e->n_threads % e->n_local);
+
+    return n > 0 ? n : 1;
 }
 
-static void gemma_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
+/* A rank's place in the group, its device, its weights. */
+static int open_rank(void *arg, int rank, struct error *err)
 {
-    struct progress *p = arg;
-
-    p->before = bytes_done;
-    p->total = bytes_total + p->ltx_bytes;
-    tell(p, bytes_done);
-}
-
-static void ltx_progress(void *arg, uint64_t bytes_done)
-{
-    const struct progress *p = arg;
-
-    tell(p, p->before + bytes_done);
-}
-
-/* What loading alone needs is given back, and what was uploaded has been read. */
-static int end_loading(struct engine *e, struct error *err)
-{
+    const struct opening *o = arg;
+    struct engine *e = o->e;
+    struct rank_options options = {
+        .source = &e->source,
+        .home = residence_home(e->residence, rank),
+        .ops = e->ops,
+        .compute = e->compute,
+        .gpu = e->first_rank + rank,
+        .n_threads = threads_of(e, rank),
+        .sleeps = residence_sleeps(e->residence),
+        .is_saved = residence_sleeps(e->residence) && rank == 0,
+        .max_batch_tokens = e->max_batch_tokens,
+        .progress = rank == 0 ? o->options->progress : NULL,
+        .progress_arg = o->options->progress_arg,
+    };
     int rc;
 
-    if (e->ops->loading_end != NULL && (rc = e->ops->loading_end(e->device, err)) != OK)
+    if (e->n_ranks > 1 && (rc = group_join(&e->groups[rank], e->group_id, e->first_rank + rank,
+                                           e->n_ranks, JOIN_MS, e->deadline_ms, err)) != OK)
         return rc;
-    return e->ops->sync(e->device, err);
+    options.group = e->groups[rank];
+    return rank_open(&e->ranks[rank], &options, err);
 }
 
-/* How many bytes and how long is told in engine_info. */
-static int load_weights(struct engine *e, const struct engine_options *options, struct error *err)
+static int close_rank(void *arg, int rank, struct error *err)
 {
-    struct progress p = {.options = options};
-    int64_t start_ns = clock_now_ns();
-    int S = e->info.n_layers + 1, D = e->info.width, rc;
-    struct tensor *tensors;
-    size_t n;
+    struct engine *e = arg;
 
-    if (e->checkpoint != NULL) {
-        if ((rc = ltx_weights_find(e->checkpoint, S, D, &tensors, &n, err)) != OK)
-            return rc;
-        for (size_t i = 0; i < n; i++)
-            p.ltx_bytes += tensors[i].bytes;
-        free(tensors);
+    (void)err;
+    rank_close(e->ranks[rank]);
+    group_leave(e->groups[rank]);
+    e->ranks[rank] = NULL;
+    e->groups[rank] = NULL;
+    return OK;
+}
+
+/* A failure while ranks open must not leave others waiting for it. */
+static void give_up_opening(void *arg, int rank, const char *why)
+{
+    struct engine *e = arg;
+
+    if (e->groups[rank] != NULL)
+        group_abort(e->groups[rank], why);
+}
+
+/* Ranks of the host read one copy of the weights. */
+static bool has_one_home(const struct engine *e)
+{
+    return e->ops->is_host && e->n_local > 1;
+}
+
+/* Once for all ranks, with the threads of all, on a device that only loads. */
+static int load_for_all(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    struct home *home = residence_home(e->residence, 0);
+    struct device_options device_options = {.act = rank_act(e->compute),
+                                            .float8 = e->compute == DTYPE_F8_E4M3,
+                                            .max_rows = 1,
+                                            .n_threads = e->n_threads,
+                                            .sleeps = options->sleeps};
+    struct replica_options replica_options = {
+        .source = &e->source,
+        .ops = e->ops,
+        .act = device_options.act,
+        .n_ranks = e->n_ranks,
+        .progress = options->progress,
+        .progress_arg = options->progress_arg,
+    };
+    int rc;
+
+    if ((rc = e->ops->open(&home->device, &device_options, err)) != OK)
+        return rc;
+    replica_options.device = home->device;
+    return replica_load(&home->replica, &replica_options, err);
+}
+
+/* Of another engine, where they are the same; else of its own, to be loaded. */
+static int find_residence(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    const struct engine *other = options->share;
+    int rc;
+
+    if (other != NULL && other->ops == e->ops && other->compute == e->compute &&
+        other->n_ranks == e->n_ranks && other->n_local == e->n_local &&
+        other->first_rank == e->first_rank &&
+        residence_sleeps(other->residence) == options->sleeps &&
+        source_is_same(&e->source, &other->source)) {
+        e->residence = residence_share(other->residence);
+        e->info.shares_weights = true;
+        e->is_asleep = true;
+        return engine_wake(e, NULL, err);
     }
-    if ((rc = weights_load(&e->weights, e->file, e->ops, e->device, gemma_progress, &p, err)) !=
-            OK ||
-        (e->checkpoint != NULL &&
-         (rc = ltx_weights_load(&e->ltx_weights, e->checkpoint, S, D, e->ops, e->device, e->act,
-                                ltx_progress, &p, err)) != OK) ||
-        (rc = end_loading(e, err)) != OK)
+    if ((rc = residence_create(&e->residence, e->ops, has_one_home(e) ? 1 : e->n_local,
+                               options->sleeps, err)) != OK)
         return rc;
-    e->info.loaded_bytes = p.total;
-    e->info.load_s = clock_ms_since(start_ns) / 1e3;
+    return has_one_home(e) ? load_for_all(e, options, err) : OK;
+}
+
+static int create_router(struct engine *e, enum engine_strategy strategy, struct error *err)
+{
+    static const enum routing routings[] = {ROUTING_AUTO, ROUTING_SHARDED, ROUTING_REPLICATED,
+                                            ROUTING_MEASURED};
+    struct router_options options = {
+        .routing = routings[strategy],
+        .n_ranks = e->n_ranks,
+        .max_tokens = e->info.max_tokens,
+        .max_batch_tokens = e->max_batch_tokens,
+        .weights = "-",
+        .backend = e->ops->name,
+        .devices = "-",
+        .version = PE_VERSION,
+    };
+
+    return router_create(&e->router, &options, err);
+}
+
+static int check_options(const struct engine_options *options, struct error *err)
+{
+    if (options->max_batch_tokens < 0 || options->max_batch_tokens > ENGINE_MAX_BATCH_TOKENS)
+        return error_set(err, ERR_INPUT, "engine: a batch of %d tokens, at most %d",
+                         options->max_batch_tokens, ENGINE_MAX_BATCH_TOKENS);
+    if (options->n_ranks < 0 || options->n_ranks > ENGINE_MAX_RANKS)
+        return error_set(err, ERR_INPUT, "engine: %d ranks, at most %d", options->n_ranks,
+                         ENGINE_MAX_RANKS);
     return OK;
 }
 
-/* Random weights follow from the names of their architectures, which so stand for them. */
-static int digest_names(struct engine *e, const struct engine_options *options, struct error *err)
+/* As many as are wanted, of the devices that there are. */
+static int count_ranks(struct engine *e, const struct engine_options *options, struct error *err)
 {
-    const char *ltx = options->ltx[0] != NULL ? options->ltx[0] : "";
-    char names[256];
-    int n = snprintf(names, sizeof(names), "%s\n%s\n", options->model, ltx);
+    int n = 1, rc;
 
-    if (n >= (int)sizeof(names)) /* no architecture is called that */
-        return error_set(err, ERR_INPUT, "engine: %.100s: too long a name", options->model);
-    return digest_bytes(e->random_digest, names, (size_t)n, err);
-}
-
-/* Architectures that are named instead of files. */
-static int open_random_model(struct engine *e, const struct engine_options *options,
-                             struct error *err)
-{
-    int rc;
-
-    if ((rc = random_model_gemma(&e->config, options->model, err)) != OK)
+    e->n_ranks = options->n_ranks > 0 ? options->n_ranks : 1;
+    if (e->ops->n_devices != NULL && (rc = e->ops->n_devices(&n, err)) != OK)
         return rc;
-    fill_info(&e->info, &e->config, "random weights");
-    e->info.is_random = true;
-    if ((rc = digest_names(e, options, err)) != OK)
-        return rc;
-    e->has_ltx = options->ltx[0] != NULL;
-    if (!e->has_ltx)
-        return OK;
-    if (!random_model_is(options->ltx[0]) || options->ltx[1] != NULL)
-        return error_set(err, ERR_INPUT, "a random model goes with one random LTX checkpoint");
-    if ((rc = random_model_ltx(&e->ltx_config, options->ltx[0], err)) == OK)
-        add_ltx_config(&e->info, &e->ltx_config);
-    return rc;
-}
-
-static int make_random_weights(struct engine *e, struct error *err)
-{
-    int rc;
-
-    if ((rc = weights_random(&e->weights, &e->config, e->ops, e->device, err)) != OK ||
-        (e->has_ltx &&
-         (rc = ltx_weights_random(&e->ltx_weights, &e->ltx_config, e->config.L + 1, e->config.D,
-                                  e->ops, e->device, e->act, err)) != OK))
-        return rc;
-    return end_loading(e, err);
-}
-
-static int open_model(struct engine *e, const struct engine_options *options, struct error *err)
-{
-    int rc;
-
-    if ((rc = model_file_open(&e->file, options->model, err)) != OK)
-        return rc;
-    e->config = *model_file_config(e->file);
-    fill_info(&e->info, &e->config, model_file_format(e->file));
-    if ((rc = open_checkpoint(&e->checkpoint, &e->info, options->ltx, err)) != OK)
-        return rc;
-    e->has_ltx = e->checkpoint != NULL;
-    if (!e->has_ltx)
-        return OK;
-    e->ltx_config = *ltx_checkpoint_config(e->checkpoint);
-    if (ltx_checkpoint_random(e->checkpoint) != NULL)
-        log_warn("ltx_random",
-                 "file=%s text=\"weights are random (%s): features and embeddings mean nothing\"",
-                 tensor_file_name(ltx_checkpoint_path_at(e->checkpoint, 0)),
-                 ltx_checkpoint_random(e->checkpoint));
+    if (e->ops->n_devices != NULL && e->n_ranks > n)
+        return error_set(err, ERR_INPUT, "engine: %d ranks are wanted, and there are %d GPUs",
+                         e->n_ranks, n);
     return OK;
 }
 
-static int count_room(void *arg, struct room *out, enum dtype compute, int max_batch_tokens,
-                      struct error *err)
+/* Which of the group's ranks are here. */
+static int name_group(struct engine *e, const struct engine_options *options, struct error *err)
 {
-    const struct engine *e = arg;
-    struct tensor embed = {.type = DTYPE_BF16}; /* as random weights have it */
-    int rc;
-
-    if (e->file != NULL && (rc = weights_embedding(&embed, e->file, err)) != OK)
-        return rc;
-    return room_count(out, &e->config, e->has_ltx ? &e->ltx_config : NULL, embed.type, e->ops,
-                      compute, max_batch_tokens, err);
-}
-
-/* A GPU that is too small says so now, not after minutes of loading. What a CPU's memory lacks, the
- * system finds elsewhere, or nobody can tell. */
-static int check_room(struct engine *e, struct error *err)
-{
-    int fewest = e->max_batch_tokens < ENGINE_MAX_TOKENS ? e->max_batch_tokens : ENGINE_MAX_TOKENS;
-    struct device_memory memory;
-    int rc;
-
-    if (e->ops->is_host)
-        return OK;
-    if ((rc = e->ops->memory(e->device, &memory, err)) != OK)
-        return rc;
-    return room_check(&memory, e->compute, e->max_batch_tokens, fewest, count_room, e, err);
-}
-
-/* What results pass through on their way out: a prompt's part of a state, its features or its
- * embeddings, in float32 at most. */
-static int take_result_memory(struct engine *e, struct error *err)
-{
-    size_t flags = (size_t)e->max_batch_tokens * ENGINE_MAX_TENSORS * sizeof(int32_t);
-    size_t part;
-    void *memory = NULL;
-    int rc;
-
-    if ((e->nans = malloc(flags)) == NULL)
-        return error_set(err, ERR_MEM, "engine: no memory for %zu bytes", flags);
-    if ((rc = e->ops->alloc(e->device, &memory, flags, err)) != OK)
-        return rc;
-    e->has_nan = memory;
-    if (e->ops->is_host)
-        return OK;
-    part = engine_part_bytes(e->info.width, e->info.video_width, e->info.audio_width);
-    for (int i = 0; i < OPS_MARKS; i++)
-        if ((rc = e->ops->alloc(e->device, &e->leaving[i], part, err)) != OK)
-            return rc;
+    e->n_local = e->n_ranks;
+    if (options->group == NULL)
+        return group_make_id(e->group_id, err);
+    if (options->rank < 0 || options->rank >= e->n_ranks)
+        return error_set(err, ERR_INPUT, "engine: rank %d of %d", options->rank, e->n_ranks);
+    if (strlen(options->group) >= sizeof(e->group_id))
+        return error_set(err, ERR_INPUT, "engine: %.64s: no name of a group", options->group);
+    memcpy(e->group_id, options->group, strlen(options->group) + 1);
+    e->n_local = 1;
+    e->first_rank = options->rank;
     return OK;
+}
+
+static void fill_info(struct engine *e)
+{
+    bool shares = e->info.shares_weights;
+
+    e->info = e->source.info;
+    e->info.shares_weights = shares;
+    e->info.backend = e->ops->name;
+    e->info.n_ranks = e->n_ranks;
+    if (e->max_batch_tokens < e->info.max_tokens)
+        e->info.max_tokens = e->max_batch_tokens;
+    for (int i = 0; i < e->n_local; i++) {
+        const struct replica *r = e->ranks[i]->replica;
+        e->info.weights_bytes = r->bytes;
+        e->info.loaded_bytes = r->loaded_bytes;
+        if (r->load_s > e->info.load_s)
+            e->info.load_s = r->load_s;
+    }
+    if (e->source.info.is_random) /* they were made, not loaded */
+        e->info.load_s = 0.0;
+}
+
+_Static_assert((int)ENGINE_GROUP_ID_SIZE == (int)GROUP_ID_SIZE &&
+                   (int)ENGINE_MAX_RANKS == (int)GROUP_MAX_RANKS &&
+                   (int)ENGINE_MAX_RANKS <= (int)TEAM_MAX &&
+                   (int)ENGINE_MAX_RANKS <= (int)ROUTER_MAX_RANKS,
+               "one number of ranks");
+
+int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err)
+{
+    return group_make_id(id, err);
 }
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
 {
-    struct device_options device_options = {0};
-    bool random = random_model_is(options->model);
+    const struct ops *ops = options->backend == ENGINE_LOOPS  ? ops_loops()
+                            : options->backend == ENGINE_CUDA ? ops_cuda()
+                                                              : ops_cpu();
+
+    return engine_open_on(out, options, ops, err);
+}
+
+int engine_open_on(struct engine **out, const struct engine_options *options, const struct ops *ops,
+                   struct error *err)
+{
+    struct opening opening = {.options = options};
+    struct team_watch watch = {.give_up = give_up_opening};
     struct engine *e;
-    size_t T;
     int rc;
 
     *out = NULL;
-    if (options->max_batch_tokens < 0 || options->max_batch_tokens > ENGINE_MAX_BATCH_TOKENS)
-        return error_set(err, ERR_INPUT, "engine: a batch of %d tokens, at most %d",
-                         options->max_batch_tokens, ENGINE_MAX_BATCH_TOKENS);
+    if ((rc = check_options(options, err)) != OK)
+        return rc;
     if ((e = calloc(1, sizeof(*e))) == NULL)
         return error_set(err, ERR_MEM, "engine: no memory");
-    e->max_batch_tokens = options->max_batch_tokens;
-    if (e->max_batch_tokens == 0)
-        e->max_batch_tokens = ENGINE_MAX_TOKENS;
+    e->deadline_ms = options->deadline_ms > 0 ? options->deadline_ms : DEADLINE_MS;
+    e->max_batch_tokens =
+        options->max_batch_tokens > 0 ? options->max_batch_tokens : ENGINE_MAX_TOKENS;
     e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
     e->compute = options->compute;
-    e->act = engine_act(e->compute);
-    T = (size_t)e->max_batch_tokens;
-    if ((e->ids = calloc(T, sizeof(int32_t))) == NULL ||
-        (e->positions = calloc(T, sizeof(int32_t))) == NULL ||
-        (e->begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
-        (e->embedded = calloc(T, sizeof(int))) == NULL) {
-        rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
-        goto out;
-    }
-    device_options.act = e->act;
-    device_options.float8 = e->compute == DTYPE_F8_E4M3;
-    device_options.max_rows = engine_max_rows(e->max_batch_tokens);
-    device_options.n_threads = e->n_threads;
-    e->ops = options->backend == ENGINE_LOOPS  ? ops_loops()
-             : options->backend == ENGINE_CUDA ? ops_cuda()
-                                               : ops_cpu();
+    e->ops = ops;
+    e->place = options->place;
+    opening.e = watch.arg = e;
     if (e->ops == NULL) {
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
         goto out;
     }
-    rc = random ? open_random_model(e, options, err) : open_model(e, options, err);
-    if (rc != OK || (rc = gemma_check(&e->config, err)) != OK ||
-        (rc = e->ops->open(&e->device, &device_options, err)) != OK ||
-        (rc = check_room(e, err)) != OK ||
-        (rc = random ? make_random_weights(e, err) : load_weights(e, options, err)) != OK ||
-        (rc = gemma_create(&e->gemma, &e->config, e->weights, e->act, ENGINE_MAX_TOKENS,
-                           e->max_batch_tokens, err)) != OK ||
-        (rc = take_result_memory(e, err)) != OK)
+    if ((rc = count_ranks(e, options, err)) != OK ||
+        (rc = source_open(&e->source, options, err)) != OK ||
+        (rc = name_group(e, options, err)) != OK ||
+        (rc = team_start(&e->team, e->n_local, err)) != OK ||
+        (rc = find_residence(e, options, err)) != OK ||
+        (rc = team_run(e->team, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
         goto out;
-    if (e->ltx_weights != NULL &&
-        (rc = ltx_create(&e->ltx, e->ltx_weights, e->act, e->max_batch_tokens, err)) != OK)
+    fill_info(e);
+    if ((rc = create_router(e, options->strategy, err)) != OK)
         goto out;
-    if (e->max_batch_tokens < e->info.max_tokens)
-        e->info.max_tokens = e->max_batch_tokens;
-    e->info.backend = e->ops->name;
-    e->info.weights_bytes = e->weights->bytes;
-    if (e->ltx_weights != NULL)
-        e->info.weights_bytes += e->ltx_weights->bytes;
     *out = e;
     e = NULL;
 out:
@@ -340,25 +268,21 @@ out:
 
 void engine_close(struct engine *e)
 {
-    if (e == NULL)
-        return;
-    ltx_free(e->ltx);
-    ltx_weights_free(e->ltx_weights);
-    gemma_free(e->gemma);
-    weights_free(e->weights);
-    if (e->device != NULL) {
-        for (int i = 0; i < OPS_MARKS; i++)
-            e->ops->release(e->device, e->leaving[i]);
-        e->ops->release(e->device, e->has_nan);
-        e->ops->close(e->device);
-    }
-    ltx_checkpoint_close(e->checkpoint);
-    model_file_close(e->file);
-    free(e->ids);
-    free(e->positions);
-    free(e->begin);
-    free(e->embedded);
-    free(e->nans);
+    if (e == NULL || (e->team != NULL && team_is_broken(e->team)))
+        return; /* a thread that hangs may yet use all of it */
+    /* others that share the weights may be asleep, and wait for this one alone */
+    if (e->residence != NULL && residence_is_shared(e->residence))
+        engine_sleep(e, NULL);
+    if (e->team != NULL)
+        team_run(e->team, TEAM_ALL, close_rank, e, NULL, NULL);
+    team_stop(e->team);
+    residence_leave(e->residence, !e->is_asleep, e->info.shares_weights ? NULL : &e->source);
+    if (e->info.shares_weights)
+        source_close(&e->source);
+    router_free(e->router);
+    free(e->items);
+    free(e->rank_of);
+    free(e->costs);
     free(e);
 }
 
@@ -370,21 +294,5 @@ const struct engine_info *engine_info(const struct engine *e)
 int engine_weights_digest(const struct engine *e, char digest[ENGINE_DIGEST_SIZE],
                           struct error *err)
 {
-    struct digest_addition ltx = {.checkpoint = e->checkpoint};
-    struct tensor *tensors;
-    int rc;
-
-    if (e->file == NULL) {
-        memcpy(digest, e->random_digest, ENGINE_DIGEST_SIZE);
-        return OK;
-    }
-    if (e->checkpoint == NULL)
-        return model_file_cached_digest(e->file, NULL, e->n_threads, digest, err);
-    if ((rc = ltx_weights_find(e->checkpoint, e->info.n_layers + 1, e->info.width, &tensors, &ltx.n,
-                               err)) != OK)
-        return rc;
-    ltx.tensors = tensors;
-    rc = model_file_cached_digest(e->file, &ltx, e->n_threads, digest, err);
-    free(tensors);
-    return rc;
+    return source_digest(&e->source, e->n_threads, digest, err);
 }

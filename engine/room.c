@@ -7,9 +7,9 @@
 
 #include <stdio.h>
 
-#include "engine/engine_private.h"
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
+#include "engine/rank.h"
 #include "kernels/float8.h"
 
 enum { REST_BYTES = 512 << 20 }; /* kernels' code, graphs, what plans are tried on: at most */
@@ -122,7 +122,7 @@ int room_count(struct room *out, const struct gemma_config *gemma, const struct 
                enum dtype table, const struct ops *like, enum dtype compute, int max_batch_tokens,
                struct error *err)
 {
-    enum dtype act = engine_act(compute);
+    enum dtype act = rank_act(compute);
     struct ops ops = *like;
     struct sum sum = {0};
     struct device *device = (struct device *)(void *)&sum;
@@ -149,18 +149,19 @@ int room_count(struct room *out, const struct gemma_config *gemma, const struct 
         goto out;
     out->weights = sum.bytes + (like->is_host ? 0 : table_bytes(gemma, table));
     sum.bytes = 0;
-    if ((rc = gemma_create(&g, gemma, weights, act, ENGINE_MAX_TOKENS, max_batch_tokens, err)) !=
-            OK ||
-        (ltx != NULL && (rc = ltx_create(&x, ltx_weights, act, max_batch_tokens, err)) != OK))
+    if ((rc = gemma_create(&g, gemma, weights, device, 0, 1, act, ENGINE_MAX_TOKENS,
+                           max_batch_tokens, err)) != OK ||
+        (ltx != NULL &&
+         (rc = ltx_create(&x, ltx_weights, device, 0, 1, act, max_batch_tokens, err)) != OK))
         goto out;
     out->activations = sum.bytes;
     if (!like->is_host)
         out->activations +=
-            OPS_MARKS * engine_part_bytes(gemma->D, ltx != NULL ? ltx->connectors[LTX_VIDEO].W : 0,
-                                          ltx != NULL ? ltx->connectors[LTX_AUDIO].W : 0);
+            OPS_MARKS * rank_part_bytes(gemma->D, ltx != NULL ? ltx->connectors[LTX_VIDEO].W : 0,
+                                        ltx != NULL ? ltx->connectors[LTX_AUDIO].W : 0);
     if (compute == DTYPE_F8_E4M3) /* of a product's rows: E4M3 and a scale */
         out->activations +=
-            (uint64_t)engine_max_rows(max_batch_tokens) * ((uint64_t)sum.widest + sizeof(float));
+            (uint64_t)rank_max_rows(max_batch_tokens) * ((uint64_t)sum.widest + sizeof(float));
 out:
     ltx_free(x);
     gemma_free(g);

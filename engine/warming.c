@@ -5,47 +5,81 @@
  * plans is run here, to embeddings, as the connectors' first block has a product of tokens too; and
  * then 1, 2, .. prompts, on whose number alone depend the shapes of all else there: twice, as the
  * second time is the one that is recorded. Passes over the tokens are not recorded: what they are
- * told apart by would fit no request but by chance. */
+ * told apart by would fit no request but by chance. All ranks do so at once; where there are
+ * several, then the same together, as their shares have shapes of their own. */
 #include "base/clock.h"
 #include "engine/engine_private.h"
 
 /* One pass of n prompts and T tokens in all. */
-static int warm_pass(struct engine *e, int n, int T, struct error *err)
+static int warm_pass(struct rank *r, int n, int T, bool sharded, struct error *err)
 {
-    int last = e->info.n_layers, rc;
+    int last = r->info->n_layers, rc;
     struct engine_request request = {.level = ENGINE_EMBEDDINGS, .dtype = DTYPE_F32};
     struct engine_prompt prompts[ENGINE_MAX_BATCH_TOKENS / ENGINE_MAX_TOKENS];
+    int which[ENGINE_MAX_BATCH_TOKENS / ENGINE_MAX_TOKENS];
+    struct rank_batch batch = {.prompts = prompts, .which = which, .n = n, .sharded = sharded};
     int32_t ids[ENGINE_MAX_TOKENS];
 
-    if (e->info.extractor == 0)
+    if (r->info->extractor == 0)
         request = (struct engine_request){.layers = &last, .n_layers = 1, .dtype = DTYPE_F32};
     for (int t = 0; t < ENGINE_MAX_TOKENS; t++)
-        ids[t] = (2 + 7919 * t) % e->info.vocabulary;
-    for (int b = 0; b < n; b++) /* as even as it goes */
+        ids[t] = (2 + 7919 * t) % r->info->vocabulary;
+    for (int b = 0; b < n; b++) { /* as even as it goes */
         prompts[b] = (struct engine_prompt){ids, T / n + (b < T % n), &request};
-    e->is_warming = true;
-    rc = engine_compute(e, prompts, n, err);
-    e->is_warming = false;
+        which[b] = b;
+    }
+    r->is_warming = true;
+    rc = rank_run(r, &batch, err);
+    r->is_warming = false;
     return rc;
+}
+
+static int warm_all(struct rank *r, bool sharded, struct error *err)
+{
+    int n_prompts = r->info->extractor == 0 ? 0 : LTX_MAX_PROMPTS, rc;
+    int most = r->options.max_batch_tokens;
+    int longest = most < ENGINE_MAX_TOKENS ? most : ENGINE_MAX_TOKENS;
+
+    for (int T = 1; T <= most; T++) {
+        T = r->ops->plan_size(T) < most ? r->ops->plan_size(T) : most;
+        if ((rc = warm_pass(r, (T + longest - 1) / longest, T, sharded, err)) != OK)
+            return rc;
+    }
+    for (int n = 1; n <= n_prompts && n <= most; n++)
+        for (int time = 0; time < 2; time++)
+            if ((rc = warm_pass(r, n, n, sharded, err)) != OK)
+                return rc;
+    return OK;
+}
+
+static int warm_alone(void *arg, int rank, struct error *err)
+{
+    const struct engine *e = arg;
+
+    return warm_all(e->ranks[rank], false, err);
+}
+
+static int warm_together(void *arg, int rank, struct error *err)
+{
+    const struct engine *e = arg;
+
+    return warm_all(e->ranks[rank], true, err);
 }
 
 int engine_warm(struct engine *e, double *seconds, struct error *err)
 {
-    int n_prompts = e->info.extractor == 0 ? 0 : LTX_MAX_PROMPTS, rc;
-    int64_t start_ns = clock_now_ns();
+    int64_t start_ns;
+    int rc;
 
     *seconds = 0.0;
-    if (e->ops->plan_size == NULL)
+    if (e->ranks[0]->ops->plan_size == NULL)
         return OK;
-    for (int T = 1; T <= e->max_batch_tokens; T++) {
-        T = e->ops->plan_size(T) < e->max_batch_tokens ? e->ops->plan_size(T) : e->max_batch_tokens;
-        if ((rc = warm_pass(e, (T + e->info.max_tokens - 1) / e->info.max_tokens, T, err)) != OK)
-            return rc;
-    }
-    for (int n = 1; n <= n_prompts && n <= e->max_batch_tokens; n++)
-        for (int time = 0; time < 2; time++)
-            if ((rc = warm_pass(e, n, n, err)) != OK)
-                return rc;
-    *seconds = clock_ms_since(start_ns) / 1e3;
-    return OK;
+    if ((rc = engine_wake(e, NULL, err)) != OK)
+        return rc;
+    start_ns = clock_now_ns();
+    if ((rc = engine_on_all(e, warm_alone, e, err)) == OK && e->n_ranks > 1)
+        rc = engine_on_all(e, warm_together, e, err);
+    if (rc == OK)
+        *seconds = clock_ms_since(start_ns) / 1e3;
+    return rc;
 }

@@ -35,10 +35,11 @@
 #include "kernels/dtype.h"
 #include "kernels/group.h"
 
-struct device; /* one rank's hardware: a pool of CPU threads, or a GPU */
-struct group;  /* the ranks that compute together (kernels/group.h) */
-struct matrix; /* a resident weight matrix, in the layout its backend likes */
-struct table;  /* a resident embedding table */
+struct device;        /* one rank's hardware: a pool of CPU threads, or a GPU */
+struct group;         /* the ranks that compute together (kernels/group.h) */
+struct matrix;        /* a resident weight matrix, in the layout its backend likes */
+struct table;         /* a resident embedding table */
+struct saved_weights; /* a copy of a device's weights in the host's memory */
 
 enum {
     OPS_MAX_HEAD = 512, /* E is at most this */
@@ -51,6 +52,9 @@ struct device_options {
     int max_rows;   /* float8: rows of x of a product, at most; place for them is kept */
     int n_threads;  /* of the host: they compute, or load for a GPU; the caller's among them */
     int gpu;        /* CUDA: which of the visible GPUs, from 0 */
+    bool sleeps;    /* it is to sleep now and then (ops.sleep) */
+    const struct device *like; /* of the same table and types: this one computes with matrices that
+                                  that one has loaded; NULL: with its own alone */
 };
 
 /* Rows of a weight matrix as a file stores them. */
@@ -82,11 +86,13 @@ struct ops {
     bool mid_is_act;
 
     /* Devices and memory.
+     * n_devices: how many there are to open, by device_options.gpu; optional: as many as wanted.
      * bind: makes the calling thread the device's; cheap, and needed when another had it before.
      * open: ERR_INPUT when the hardware cannot compute in `act`; ERR_MEM; ERR_GPU.
      * alloc: 64-byte aligned, contents undefined. upload and download move between host and device
      * memory; both may be called with bytes == 0. What was uploaded from must stay until `sync` or
      * a later download returns. */
+    int (*n_devices)(int *n, struct error *err);
     int (*open)(struct device **out, const struct device_options *options, struct error *err);
     void (*close)(struct device *d); /* NULL is fine */
     int (*bind)(struct device *d, struct error *err);
@@ -111,9 +117,9 @@ struct ops {
                      size_t bytes, int n_rows, struct error *err);
 
     /* The device becomes that of this process's rank in the group, which it borrows until it is
-     * closed or joins another; every rank of the group calls it, on devices of one table. From then
-     * on `sync` and `download` end with ERR_GPU, too, when the group is aborted or when what they
-     * wait for takes longer than its deadline.
+     * closed or joins another or none (NULL); every rank of the group calls it, on devices of one
+     * table. From then on `sync` and `download` end with ERR_GPU, too, when the group is aborted or
+     * when what they wait for takes longer than its deadline.
      *
      * Collectives: all ranks call the same ones in the same order with the same sizes. They are ops
      * like any other: in order, and part of a run that is recorded.
@@ -125,6 +131,12 @@ struct ops {
     int (*all_gather)(struct device *d, void *to, const void *from, size_t bytes,
                       struct error *err);
     int (*broadcast)(struct device *d, void *data, size_t bytes, int root, struct error *err);
+
+    /* optional: while a rehearsal is on, collectives do nothing and no run is recorded or replayed.
+     * What a backend does the first time it meets a shape (making plans, loading code) may have to
+     * wait for other ranks' devices, which must not wait for this rank in a collective meanwhile:
+     * so each shape is rehearsed by all ranks before they meet in it. */
+    void (*rehearse)(struct device *d, bool on);
 
     /* Runs tasks 0 .. n_tasks - 1 on the host threads of the device, the caller's among them, and
      * returns when all are done. `thread` is below the number of threads, and not shared at one
@@ -158,10 +170,29 @@ struct ops {
     size_t (*table_bytes)(const struct table *t);
     int (*loading_end)(struct device *d, struct error *err);
 
+    /* optional, all of them: a device that is not needed for a while gives its memory to others. It
+     * was opened with `sleeps`, which is ERR_INPUT where that cannot be done. Its weights are what
+     * it took between open and loading_end: tables, matrices, and by `alloc`. They alone leave;
+     * what is taken later stays.
+     * save: a copy of them, from which they come back as fast as the bus allows. It is right for
+     * all devices that loaded the same in the same order. ERR_MEM: the host has no memory for it.
+     * saved_bytes: what it holds of the host's memory. saved_free: NULL is fine.
+     * sleep: gives their memory back. Until the device is awake again nothing is asked of it but
+     * bind, sync, wake, and what frees.
+     * wake: they are back where they were: what points there, views, and what was recorded, is
+     * right again. `from`: such a copy. ERR_MEM: others have the memory by now: it sleeps on, and
+     * may be woken later. Without effect on a device that is awake. */
+    int (*save)(struct device *d, struct saved_weights **out, struct error *err);
+    size_t (*saved_bytes)(const struct saved_weights *w);
+    void (*saved_free)(struct saved_weights *w);
+    int (*sleep)(struct device *d, struct error *err);
+    int (*wake)(struct device *d, const struct saved_weights *from, struct error *err);
+
     /* A part of a matrix as a matrix of its own, for the ops below: the ranges' rows, one after
      * another, columns k_begin .. k_begin + K - 1 of each. Takes no memory of the device's; freed
      * by matrix_free, before `m`. Columns are cut at 0, at m's, or where `m` was loaded with cuts.
-     * A view without rows or columns is ERR_INPUT. */
+     * A view without rows or columns is ERR_INPUT. In float8 a view's rows keep the scales of the
+     * whole ones, and a row of x has that of its K numbers. */
     int (*matrix_view)(struct device *d, struct matrix **out, const struct matrix *m,
                        const struct row_range *ranges, int n_ranges, int k_begin, int K,
                        struct error *err);

@@ -6,7 +6,8 @@
 #include "kernels/random_number.h"
 
 int random_matrix_create(const struct ops *ops, struct device *d, struct matrix **out, int N, int K,
-                         float size, uint64_t seed, struct error *err)
+                         float size, uint64_t seed, const struct column_cuts *cuts,
+                         struct error *err)
 {
     size_t n = (size_t)N * K;
     struct matrix_part part = {.type = DTYPE_F32, .rows = N};
@@ -21,7 +22,7 @@ int random_matrix_create(const struct ops *ops, struct device *d, struct matrix 
     for (size_t i = 0; i < n; i++)
         numbers[i] = random_number(seed, i) * size;
     part.data = numbers;
-    rc = ops->matrix_load(d, out, &part, 1, K, NULL, err);
+    rc = ops->matrix_load(d, out, &part, 1, K, cuts, err);
     free(numbers);
     return rc;
 }

@@ -158,7 +158,7 @@ static int random_matrix(struct loader *l, struct matrix **out, int N, int K, st
 {
     struct ltx_weights *w = l->w;
     int rc = random_matrix_create(w->ops, w->device, out, N, K, sqrtf(3.0f / (float)K),
-                                  ++l->n_random, err);
+                                  ++l->n_random, NULL, err);
 
     if (rc == OK)
         w->bytes += w->ops->matrix_bytes(*out);

@@ -3,7 +3,11 @@
  * A list of ops over one packed batch, the same for every backend and for Gemma 3 and 4: where they
  * differ, the config and the weights have other numbers. The residual stream h is
  * float32 from the embeddings to the end; each matmul reads an activation in the device's compute
- * type and returns float32. All memory is taken once, for the largest pack. */
+ * type and returns float32. All memory is taken once, for the largest pack.
+ *
+ * A sharded pass is the same list with fewer heads and a narrower feed-forward on each rank, and
+ * two all-reduces a layer: of what attention and feed-forward add to the residual stream, in
+ * float32. Norms and the stream itself are on every rank, the same bits. */
 #include "engine/model/gemma.h"
 
 #include <limits.h>
@@ -12,6 +16,7 @@
 #include <stdlib.h>
 
 #include "engine/files/gemma_config.h"
+#include "engine/model/gemma_share.h"
 
 /* What all global layers, or all sliding ones, attend by. */
 struct attention_kind {
@@ -22,6 +27,9 @@ struct attention_kind {
 struct gemma {
     struct gemma_config config;
     const struct weights *weights;
+    const struct ops *ops;
+    struct device *device;
+    struct gemma_share whole, shared; /* what it computes alone, and in a group */
     int max_tokens, max_batch_tokens;
     enum dtype act;
     struct attention_kind global, sliding;
@@ -45,7 +53,7 @@ static void *take(const struct gemma *g, size_t n, size_t size, int *rc, struct 
     void *memory = NULL;
 
     if (*rc == OK)
-        *rc = g->weights->ops->alloc(g->weights->device, &memory, n * size, err);
+        *rc = g->ops->alloc(g->device, &memory, n * size, err);
     return memory;
 }
 
@@ -55,8 +63,8 @@ static void *take(const struct gemma *g, size_t n, size_t size, int *rc, struct 
 static int build_kind(struct gemma *g, struct attention_kind *kind, const struct gemma_attention *a,
                       int window, struct error *err)
 {
-    const struct ops *ops = g->weights->ops;
-    struct device *device = g->weights->device;
+    const struct ops *ops = g->ops;
+    struct device *device = g->device;
     int half = a->E / 2, rc = OK;
     size_t n = (size_t)g->max_tokens * half;
     float *cos_host = malloc(n * sizeof(float)), *sin_host = malloc(n * sizeof(float));
@@ -100,7 +108,7 @@ static int take_activations(struct gemma *g, struct error *err)
     size_t heads = max_of((size_t)c->H * c->global.E, (size_t)c->H * c->sliding.E);
     size_t qkv = max_of(((size_t)c->H + 2 * c->global.K) * c->global.E,
                         ((size_t)c->H + 2 * c->sliding.K) * c->sliding.E);
-    size_t act = dtype_info(g->act)->bytes, mid = g->weights->ops->mid_is_act ? act : sizeof(float);
+    size_t act = dtype_info(g->act)->bytes, mid = g->ops->mid_is_act ? act : sizeof(float);
     int rc = OK;
 
     g->ids = take(g, T, sizeof(int32_t), &rc, err);
@@ -110,7 +118,7 @@ static int take_activations(struct gemma *g, struct error *err)
     g->branch = take(g, T * D, sizeof(float), &rc, err);
     g->qkv = take(g, T * qkv, mid, &rc, err);
     g->gate_up = take(g, T * 2 * F, mid, &rc, err);
-    if (g->weights->ops->matmul_geglu != NULL)
+    if (g->ops->matmul_geglu != NULL)
         g->inner = take(g, T * F, act, &rc, err);
     g->x = take(g, T * max_of(D, max_of(heads, F)), act, &rc, err);
     return rc;
@@ -127,8 +135,8 @@ int gemma_check(const struct gemma_config *config, struct error *err)
 }
 
 int gemma_create(struct gemma **out, const struct gemma_config *config,
-                 const struct weights *weights, enum dtype act, int max_tokens,
-                 int max_batch_tokens, struct error *err)
+                 const struct weights *weights, struct device *device, int rank, int n_ranks,
+                 enum dtype act, int max_tokens, int max_batch_tokens, struct error *err)
 {
     struct gemma *g;
     int rc;
@@ -140,10 +148,14 @@ int gemma_create(struct gemma **out, const struct gemma_config *config,
         return error_set(err, ERR_MEM, "gemma: no memory");
     g->config = *config;
     g->weights = weights;
+    g->ops = weights->ops;
+    g->device = device;
     g->act = act;
     g->max_tokens = max_tokens;
     g->max_batch_tokens = max_batch_tokens;
-    if ((rc = build_kind(g, &g->global, &config->global, INT_MAX, err)) != OK ||
+    if ((rc = gemma_share_create(&g->whole, config, weights, device, 0, 1, err)) != OK ||
+        (rc = gemma_share_create(&g->shared, config, weights, device, rank, n_ranks, err)) != OK ||
+        (rc = build_kind(g, &g->global, &config->global, INT_MAX, err)) != OK ||
         (rc = build_kind(g, &g->sliding, &config->sliding, config->sliding_window, err)) != OK ||
         (rc = take_activations(g, err)) != OK)
         goto out;
@@ -158,12 +170,13 @@ void gemma_free(struct gemma *g)
 {
     if (g == NULL)
         return;
+    gemma_share_free(&g->shared, g->ops, g->device);
     void *taken[] = {g->global.cos, g->global.sin, g->sliding.cos, g->sliding.sin,
                      g->ids,        g->positions,  g->begin,       g->h,
                      g->branch,     g->qkv,        g->gate_up,     g->inner,
                      g->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
-        g->weights->ops->release(g->weights->device, taken[i]);
+        g->ops->release(g->device, taken[i]);
     free(g);
 }
 
@@ -180,8 +193,8 @@ static float embedding_scale(const struct gemma *g)
 static int add_branch(struct gemma *g, const float *w, float scale, const float *next_w, int T,
                       struct error *err)
 {
-    const struct ops *ops = g->weights->ops;
-    struct device *d = g->weights->device;
+    const struct ops *ops = g->ops;
+    struct device *d = g->device;
     float eps = g->config.rms_norm_eps;
     int D = g->config.D, rc;
 
@@ -193,12 +206,13 @@ static int add_branch(struct gemma *g, const float *w, float scale, const float 
     return ops->rmsnorm(d, g->x, g->act, D, g->h, next_w, T, D, eps, err);
 }
 
-/* gelu(gate(x)) * up(x); *out is where it lies, act. In one step it cannot take the place of x,
- * which it reads. */
-static int gated(struct gemma *g, const struct matrix *w, void **out, int T, struct error *err)
+/* gelu(gate(x)) * up(x), F numbers of it; *out is where it lies, act. In one step it cannot take
+ * the place of x, which it reads. */
+static int gated(struct gemma *g, const struct matrix *w, int F, void **out, int T,
+                 struct error *err)
 {
-    const struct ops *ops = g->weights->ops;
-    struct device *d = g->weights->device;
+    const struct ops *ops = g->ops;
+    struct device *d = g->device;
     int rc;
 
     if (ops->matmul_geglu != NULL) {
@@ -208,45 +222,80 @@ static int gated(struct gemma *g, const struct matrix *w, void **out, int T, str
     *out = g->x;
     if ((rc = ops->matmul(d, g->gate_up, g->x, w, NULL, T, err)) != OK)
         return rc;
-    return ops->geglu(d, g->x, g->gate_up, T, g->config.F, err);
+    return ops->geglu(d, g->x, g->gate_up, T, F, err);
+}
+
+/* out(attention(x)) to branch: the part of the heads that this rank has. */
+static int attend(struct gemma *g, const struct gemma_share *share, const struct layer_weights *w,
+                  int B, int T, struct error *err)
+{
+    const struct gemma_config *c = &g->config;
+    const struct ops *ops = g->ops;
+    struct device *d = g->device;
+    const struct attention_kind *a = w->is_global ? &g->global : &g->sliding;
+    const struct share_heads *heads = w->is_global ? &share->global : &share->sliding;
+    int H = heads->q.end - heads->q.begin, K = heads->kv.end - heads->kv.begin, rc;
+    float scale = (float)(1.0 / sqrt(c->query_pre_attn_scalar));
+
+    if (H == 0)
+        return ops->clear(d, g->branch, (size_t)T * c->D * sizeof(float), err);
+    if ((rc = ops->matmul(d, g->qkv, g->x, w->qkv, NULL, T, err)) != OK ||
+        (rc = ops->qk_norm_rope(d, g->qkv, w->q_norm, w->k_norm, a->cos, a->sin, g->positions, T, H,
+                                K, a->E, c->rms_norm_eps, c->norm_v, err)) != OK ||
+        (rc = ops->attention(d, g->x, g->qkv, g->begin, B, T, H, K, a->E, scale, a->window, err)) !=
+            OK)
+        return rc;
+    return ops->linear(d, g->branch, g->x, w->attention_out, NULL, false, T, err);
+}
+
+/* down(gelu(gate(x)) * up(x)) to branch: the part of the inner numbers that this rank has. */
+static int feed_forward(struct gemma *g, const struct gemma_share *share,
+                        const struct layer_weights *w, int T, struct error *err)
+{
+    const struct ops *ops = g->ops;
+    struct device *d = g->device;
+    int F = share->inner.end - share->inner.begin, rc;
+    void *inner;
+
+    if (F == 0)
+        return ops->clear(d, g->branch, (size_t)T * g->config.D * sizeof(float), err);
+    if ((rc = gated(g, w->gate_up, F, &inner, T, err)) != OK)
+        return rc;
+    return ops->linear(d, g->branch, inner, w->down, NULL, false, T, err);
+}
+
+/* What the ranks have of branch, added up; one alone has all. */
+static int sum_branch(struct gemma *g, const struct gemma_share *share, int T, struct error *err)
+{
+    return share->is_whole ? OK
+                           : g->ops->all_reduce(g->device, g->branch, (size_t)T * g->config.D, err);
 }
 
 /* From the normed h in x to that of the layer after it, whose norm is next_norm (NULL: none). */
-static int forward_layer(struct gemma *g, const struct layer_weights *w, const float *next_norm,
-                         int B, int T, struct error *err)
+static int forward_layer(struct gemma *g, const struct gemma_share *share,
+                         const struct layer_weights *w, const float *next_norm, int B, int T,
+                         struct error *err)
 {
-    const struct gemma_config *c = &g->config;
-    const struct ops *ops = g->weights->ops;
-    struct device *d = g->weights->device;
-    const struct attention_kind *a = w->is_global ? &g->global : &g->sliding;
-    float scale = (float)(1.0 / sqrt(c->query_pre_attn_scalar));
-    void *inner;
     int rc;
 
-    /* attention: h += norm(out(attention(norm(h)))) */
-    if ((rc = ops->matmul(d, g->qkv, g->x, w->qkv, NULL, T, err)) != OK ||
-        (rc = ops->qk_norm_rope(d, g->qkv, w->q_norm, w->k_norm, a->cos, a->sin, g->positions, T,
-                                c->H, a->K, a->E, c->rms_norm_eps, c->norm_v, err)) != OK ||
-        (rc = ops->attention(d, g->x, g->qkv, g->begin, B, T, c->H, a->K, a->E, scale, a->window,
-                             err)) != OK ||
-        (rc = ops->linear(d, g->branch, g->x, w->attention_out, NULL, false, T, err)) != OK ||
+    /* h += norm(out(attention(norm(h)))) */
+    if ((rc = attend(g, share, w, B, T, err)) != OK || (rc = sum_branch(g, share, T, err)) != OK ||
         (rc = add_branch(g, w->post_attention_norm, 1.0f, w->pre_ff_norm, T, err)) != OK)
         return rc;
-    /* feed-forward: h = (h + norm(down(gelu(gate(norm(h))) * up(norm(h))))) * scalar */
-    if ((rc = gated(g, w->gate_up, &inner, T, err)) != OK ||
-        (rc = ops->linear(d, g->branch, inner, w->down, NULL, false, T, err)) != OK ||
-        (rc = add_branch(g, w->post_ff_norm, w->scalar, next_norm, T, err)) != OK)
+    /* h = (h + norm(down(gelu(gate(norm(h))) * up(norm(h))))) * scalar */
+    if ((rc = feed_forward(g, share, w, T, err)) != OK || (rc = sum_branch(g, share, T, err)) != OK)
         return rc;
-    return OK;
+    return add_branch(g, w->post_ff_norm, w->scalar, next_norm, T, err);
 }
 
 /* All that a pass does once its ids are there. */
-static int forward_states(struct gemma *g, int B, int T, int last, const bool *wanted,
-                          gemma_state_fn *emit, void *emit_arg, struct error *err)
+static int forward_states(struct gemma *g, const struct gemma_share *share, int B, int T, int last,
+                          const bool *wanted, gemma_state_fn *emit, void *emit_arg,
+                          struct error *err)
 {
     const struct weights *w = g->weights;
-    const struct ops *ops = w->ops;
-    struct device *d = w->device;
+    const struct ops *ops = g->ops;
+    struct device *d = g->device;
     int D = g->config.D, rc;
     float eps = g->config.rms_norm_eps;
 
@@ -258,7 +307,7 @@ static int forward_states(struct gemma *g, int B, int T, int last, const bool *w
     for (int i = 0; i < last; i++) {
         const float *next_norm = i + 1 < last ? w->layers[i + 1].input_norm : NULL;
         float *state = g->h;
-        if ((rc = forward_layer(g, &w->layers[i], next_norm, B, T, err)) != OK)
+        if ((rc = forward_layer(g, share, &share->layers[i], next_norm, B, T, err)) != OK)
             return rc;
         atomic_fetch_add_explicit(&g->steps, 1, memory_order_relaxed);
         if (i + 1 == g->config.L) { /* the last state is normed, and only that: nothing reads h */
@@ -274,7 +323,8 @@ static int forward_states(struct gemma *g, int B, int T, int last, const bool *w
 }
 
 /* Of a pass that may be recorded: FNV-1a over all that decides its ops. */
-static uint64_t key_of(const struct gemma *g, int B, int T, const bool *wanted, unsigned run)
+static uint64_t key_of(const struct gemma *g, int B, int T, const bool *wanted, bool sharded,
+                       unsigned run)
 {
     uint64_t key = 0xcbf29ce484222325u;
 
@@ -282,17 +332,18 @@ static uint64_t key_of(const struct gemma *g, int B, int T, const bool *wanted, 
         key = (key ^ wanted[s]) * 0x100000001b3u;
     key = (key ^ (uint64_t)T) * 0x100000001b3u;
     key = (key ^ (uint64_t)B) * 0x100000001b3u;
+    key = (key ^ sharded) * 0x100000001b3u;
     return (key ^ run) * 0x100000001b3u;
 }
 
-int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted, unsigned run,
-                  gemma_state_fn *emit, void *emit_arg, struct error *err)
+int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted, bool sharded,
+                  unsigned run, gemma_state_fn *emit, void *emit_arg, struct error *err)
 {
-    const struct ops *ops = g->weights->ops;
-    struct device *d = g->weights->device;
+    const struct ops *ops = g->ops;
+    struct device *d = g->device;
     size_t T = (size_t)pack->T;
     bool is_run = run != 0 && ops->record != NULL, known = false;
-    uint64_t key = key_of(g, pack->B, pack->T, wanted, run);
+    uint64_t key = key_of(g, pack->B, pack->T, wanted, sharded, run);
     int last = 0, rc;
 
     if (pack->T > g->max_batch_tokens)
@@ -309,7 +360,8 @@ int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted, 
         return rc;
     if (known)
         atomic_fetch_add_explicit(&g->steps, (uint64_t)last, memory_order_relaxed);
-    else if ((rc = forward_states(g, pack->B, pack->T, last, wanted, emit, emit_arg, err)) != OK)
+    else if ((rc = forward_states(g, sharded ? &g->shared : &g->whole, pack->B, pack->T, last,
+                                  wanted, emit, emit_arg, err)) != OK)
         return rc;
     return is_run ? ops->replay(d, key, err) : OK;
 }

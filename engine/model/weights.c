@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "engine/files/gemma_config.h"
+#include "engine/model/gemma_share.h"
 #include "kernels/random_matrix.h"
 #include "kernels/random_number.h"
 
@@ -17,6 +18,7 @@ struct loader {
     struct weights *w;
     weights_progress_fn *progress;
     void *progress_arg;
+    int n_ranks;        /* which will share passes: matrices can be cut for them */
     bool only_counting; /* finds and checks every tensor, and adds up their bytes */
     uint64_t bytes_done, bytes_total;
     uint64_t n_random; /* tensors made so far */
@@ -78,7 +80,7 @@ out:
 
 /* Numbers of mean 0 and mean square 1 / K. */
 static int random_matrix(struct loader *l, struct matrix **out, int n_parts, const int *rows, int K,
-                         struct error *err)
+                         const struct column_cuts *cuts, struct error *err)
 {
     struct weights *w = l->w;
     int N = 0, rc;
@@ -86,14 +88,15 @@ static int random_matrix(struct loader *l, struct matrix **out, int n_parts, con
     for (int i = 0; i < n_parts; i++)
         N += rows[i];
     if ((rc = random_matrix_create(w->ops, w->device, out, N, K, sqrtf(3.0f / (float)K),
-                                   ++l->n_random, err)) == OK)
+                                   ++l->n_random, cuts, err)) == OK)
         w->bytes += w->ops->matrix_bytes(*out);
     return rc;
 }
 
 /* One resident matrix from up to three tensors of K columns; names[i] has rows[i] rows. */
 static int load_matrix(struct loader *l, struct matrix **out, const char *layer, int n_parts,
-                       const char *const *names, const int *rows, int K, struct error *err)
+                       const char *const *names, const int *rows, int K,
+                       const struct column_cuts *cuts, struct error *err)
 {
     struct matrix_part parts[3];
     struct tensor first = {0}; /* which messages name */
@@ -103,7 +106,7 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
     int rc;
 
     if (l->file == NULL)
-        return random_matrix(l, out, n_parts, rows, K, err);
+        return random_matrix(l, out, n_parts, rows, K, cuts, err);
     for (int i = 0; i < n_parts; i++) {
         size_t shape[2] = {(size_t)rows[i], (size_t)K};
         struct tensor tensor;
@@ -121,7 +124,7 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
         l->bytes_total += bytes;
         return OK;
     }
-    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, NULL, &why)) != OK)
+    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, cuts, &why)) != OK)
         return error_set(err, why.code, "%s: %s: %s", first.file, first.name, why.text);
     w->bytes += w->ops->matrix_bytes(*out);
     advance(l, bytes);
@@ -171,9 +174,11 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
     static const char *const down[] = {"mlp.down_proj"};
     const int qkv_rows[] = {c->H * a->E, a->K * a->E, a->K * a->E};
     const int gate_up_rows[] = {c->F, c->F};
+    struct column_cuts out_cuts, down_cuts;
     char prefix[32];
     int rc;
 
+    gemma_share_cuts(&out_cuts, &down_cuts, c, c->is_global[index], l->n_ranks);
     snprintf(prefix, sizeof(prefix), "layers.%d", index);
     layer->is_global = c->is_global[index];
     for (size_t i = 0; i < sizeof(norms) / sizeof(norms[0]); i++) {
@@ -183,11 +188,12 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
             return rc;
     }
     if ((rc = load_scalar(l, &layer->scalar, prefix, c->has_layer_scalars, err)) != OK ||
-        (rc = load_matrix(l, &layer->qkv, prefix, 3, qkv, qkv_rows, c->D, err)) != OK ||
-        (rc = load_matrix(l, &layer->attention_out, prefix, 1, out, &c->D, c->H * a->E, err)) !=
+        (rc = load_matrix(l, &layer->qkv, prefix, 3, qkv, qkv_rows, c->D, NULL, err)) != OK ||
+        (rc = load_matrix(l, &layer->attention_out, prefix, 1, out, &c->D, c->H * a->E, &out_cuts,
+                          err)) != OK ||
+        (rc = load_matrix(l, &layer->gate_up, prefix, 2, gate_up, gate_up_rows, c->D, NULL, err)) !=
             OK ||
-        (rc = load_matrix(l, &layer->gate_up, prefix, 2, gate_up, gate_up_rows, c->D, err)) != OK ||
-        (rc = load_matrix(l, &layer->down, prefix, 1, down, &c->D, c->F, err)) != OK)
+        (rc = load_matrix(l, &layer->down, prefix, 1, down, &c->D, c->F, &down_cuts, err)) != OK)
         return rc;
     return OK;
 }
@@ -230,7 +236,7 @@ int weights_check(const struct model_file *file, uint64_t *bytes, struct error *
 {
     const struct gemma_config *c = model_file_config(file);
     struct weights nothing = {.layers = calloc((size_t)c->L, sizeof(*nothing.layers))};
-    struct loader l = {.file = file, .w = &nothing, .only_counting = true};
+    struct loader l = {.file = file, .w = &nothing, .n_ranks = 1, .only_counting = true};
     struct tensor embed;
     int rc;
 
@@ -261,11 +267,12 @@ static int weights_create(struct weights **out, const struct gemma_config *c, co
 }
 
 int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
-                 struct device *device, weights_progress_fn *progress, void *progress_arg,
-                 struct error *err)
+                 struct device *device, int n_ranks, weights_progress_fn *progress,
+                 void *progress_arg, struct error *err)
 {
     const struct gemma_config *c = model_file_config(file);
-    struct loader l = {.file = file, .progress = progress, .progress_arg = progress_arg};
+    struct loader l = {
+        .file = file, .n_ranks = n_ranks, .progress = progress, .progress_arg = progress_arg};
     struct tensor embed;
     int rc;
 
@@ -291,7 +298,7 @@ out:
 int weights_outline(struct weights **out, const struct gemma_config *c, const struct ops *ops,
                     struct device *device, struct error *err)
 {
-    struct loader l = {0};
+    struct loader l = {.n_ranks = 1};
     int rc;
 
     if ((rc = weights_create(out, c, ops, device, err)) != OK)
@@ -305,10 +312,10 @@ int weights_outline(struct weights **out, const struct gemma_config *c, const st
 }
 
 int weights_random(struct weights **out, const struct gemma_config *c, const struct ops *ops,
-                   struct device *device, struct error *err)
+                   struct device *device, int n_ranks, struct error *err)
 {
     size_t n = (size_t)c->V * c->D;
-    struct loader l = {0};
+    struct loader l = {.n_ranks = n_ranks};
     struct weights *w;
     int rc;
 

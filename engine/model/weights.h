@@ -33,15 +33,16 @@ struct weights {
 
 typedef void weights_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
 
-/* `file` must outlive the result: the embedding table stays in it. On failure *out is NULL.
+/* `file` must outlive the result: the embedding table stays in it. n_ranks: of the group that will
+ * share passes over them (gemma_share.h); 1: none. On failure *out is NULL.
  * ERR_FORMAT: a tensor is missing or has another shape; ERR_MEM; ERR_GPU. */
 int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
-                 struct device *device, weights_progress_fn *progress, void *progress_arg,
-                 struct error *err);
+                 struct device *device, int n_ranks, weights_progress_fn *progress,
+                 void *progress_arg, struct error *err);
 /* The same with random numbers, of a size that keeps a product's results about as large as its
  * input: for measuring. */
 int weights_random(struct weights **out, const struct gemma_config *config, const struct ops *ops,
-                   struct device *device, struct error *err);
+                   struct device *device, int n_ranks, struct error *err);
 /* The same without an embedding table: over ops that only count, what weights take. */
 int weights_outline(struct weights **out, const struct gemma_config *config, const struct ops *ops,
                     struct device *device, struct error *err);

@@ -32,7 +32,9 @@ int cpu_open(struct device **out, const struct device_options *options, struct e
         rc = error_set(err, ERR_MEM, "cpu: no memory for the scales of %d rows", d->max_rows);
         goto out;
     }
-    if ((rc = pool_start(&d->pool, options->n_threads, err)) != OK)
+    if ((options->like != NULL &&
+         (rc = cpu_float8_widen(d, options->like->rounded_width, err)) != OK) ||
+        (rc = pool_start(&d->pool, options->n_threads, err)) != OK)
         goto out;
     *out = d;
     d = NULL;
@@ -137,11 +139,6 @@ void cpu_host_run(struct device *d, void (*task)(void *arg, int index, int threa
     pool_run(d->pool, task, arg, n_tasks);
 }
 
-size_t cpu_matrix_bytes(const struct matrix *m)
-{
-    return m->bytes;
-}
-
 const struct ops *ops_loops(void)
 {
     static const struct ops loops = {
@@ -164,8 +161,9 @@ const struct ops *ops_loops(void)
         .broadcast = cpu_broadcast,
         .host_run = cpu_host_run,
         .matrix_load = loops_matrix_load,
-        .matrix_free = loops_matrix_free,
+        .matrix_free = cpu_matrix_free,
         .matrix_bytes = cpu_matrix_bytes,
+        .matrix_view = cpu_matrix_view,
         .table_load = cpu_table_load,
         .table_free = cpu_table_free,
         .table_bytes = cpu_table_bytes,

@@ -20,12 +20,28 @@ struct device {
     struct matmul_plans *plans; /* oneDNN's primitives by shape; NULL in the loop nests */
 };
 
+/* Rows of a matrix that lie in one panel, and the column of y that their first one makes. */
+struct piece {
+    int row, n, column;
+};
+
+/* A view has its own N, K, k_begin and pieces; the rest is as in the matrix, which owns it. */
 struct matrix {
-    int N, K;
+    int N, K, k_begin;
+    struct piece *pieces; /* in the order of columns; the unit of work of a product */
+    int n_pieces;
+    bool is_view;
+
     enum dtype type; /* F32, BF16 or F8_E4M3, whose values are stored as if they were BF16's */
-    size_t bytes;
-    void *data;    /* loop nests: [N, K]; oneDNN: panels of columns, see matmul_onednn.c */
-    float *scales; /* [N] of F8_E4M3; else NULL */
+    size_t bytes;    /* 0: a view */
+    int rows, columns, panel; /* what is stored, and how many rows of it together */
+    void *data;    /* loop nests: [rows, columns]; others: panels, see simd.c, matmul_onednn.c */
+    float *scales; /* [rows] of F8_E4M3; else NULL */
+
+    /* oneDNN: columns chunk[i] .. chunk[i + 1] - 1 of a panel are chunk_at[i] bytes from its start
+     */
+    int n_chunks, chunk[GROUP_MAX_RANKS + 1];
+    size_t chunk_at[GROUP_MAX_RANKS], panel_bytes;
 };
 
 struct table {
@@ -57,19 +73,30 @@ static inline void store_row(float *y, const float *sums, const float *bias, boo
     }
 }
 
-/* Sums of row t of x by rows of w from `first` on, to what they stand for in float8; left alone in
- * other types. */
+/* Sums of row t of x by the matrix's rows from `row` on, to what they stand for in float8; left
+ * alone in other types. */
 static inline void scale_sums(float *sums, const struct device *d, const struct matrix *w, int t,
-                              int first, int n)
+                              int row, int n)
 {
     if (w->scales != NULL)
         for (int i = 0; i < n; i++)
-            sums[i] = sums[i] * d->row_scales[t] * w->scales[first + i];
+            sums[i] = sums[i] * d->row_scales[t] * w->scales[row + i];
 }
 
+/* matrix.c. create: all but the data, of rows that lie together `panel` at a time. */
+int cpu_matrix_create(struct device *d, struct matrix **out, const struct matrix_part *parts,
+                      int n_parts, int K, int panel, struct error *err);
+void cpu_matrix_free(struct device *d, struct matrix *m);
+size_t cpu_matrix_bytes(const struct matrix *m);
+int cpu_matrix_view(struct device *d, struct matrix **out, const struct matrix *m,
+                    const struct row_range *ranges, int n_ranges, int k_begin, int K,
+                    struct error *err);
+
 /* float8.c. reserve: the type of a new matrix, and what it needs of the device's and of its own for
- * float8. round_weights: decoded rows, from row `row` on, to values of that type. rows: a product's
- * T rows at *x; in float8 *x becomes those that the device has rounded. ERR_MEM; ERR_SIZE. */
+ * float8. widen: place for rounded rows of K numbers. round_weights: decoded rows, from row `row`
+ * on, to values of that type. rows: a product's T rows at *x; in float8 *x becomes those that the
+ * device has rounded. ERR_MEM; ERR_SIZE. */
+int cpu_float8_widen(struct device *d, int K, struct error *err);
 int cpu_float8_reserve(struct device *d, struct matrix *m, struct error *err);
 void cpu_round_weights(float *rows, const struct matrix *m, int row, int n_rows);
 int cpu_float8_rows(struct device *d, const void **x, const struct matrix *w, int T,
@@ -93,7 +120,6 @@ int cpu_all_gather(struct device *d, void *to, const void *from, size_t bytes, s
 int cpu_broadcast(struct device *d, void *data, size_t bytes, int root, struct error *err);
 void cpu_host_run(struct device *d, void (*task)(void *arg, int index, int thread), void *arg,
                   int n_tasks);
-size_t cpu_matrix_bytes(const struct matrix *m);
 
 int cpu_table_load(struct device *d, struct table **out, const void *data, enum dtype type, int V,
                    int D, struct error *err);
@@ -104,7 +130,6 @@ int cpu_embed(struct device *d, float *h, const struct table *table, const int32
 
 int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
                       int n_parts, int K, const struct column_cuts *cuts, struct error *err);
-void loops_matrix_free(struct device *d, struct matrix *m);
 int loops_matmul(struct device *d, void *y, const void *x, const struct matrix *w, const void *bias,
                  int T, struct error *err);
 int loops_linear(struct device *d, float *y, const void *x, const struct matrix *w,

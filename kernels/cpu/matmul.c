@@ -1,8 +1,7 @@
 /* matmul.c - the loop nest of matmul and linear, and weights as plain rows. A task is a row of y.
  */
-#include <stdlib.h>
+#include <limits.h>
 
-#include "base/size.h"
 #include "kernels/cpu/device.h"
 
 struct load_args {
@@ -31,12 +30,8 @@ int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix
 
     (void)cuts; /* rows as they are can be cut anywhere */
     *out = NULL;
-    if ((m = calloc(1, sizeof(*m))) == NULL)
-        return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
-    m->K = K;
-    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK ||
-        (rc = cpu_float8_reserve(d, m, err)) != OK)
-        goto out;
+    if ((rc = cpu_matrix_create(d, &m, parts, n_parts, K, INT_MAX, err)) != OK)
+        return rc;
     m->bytes = (size_t)m->N * K * sizeof(float);
     if ((rc = cpu_alloc(d, &m->data, m->bytes, err)) != OK)
         goto out;
@@ -45,17 +40,8 @@ int loops_matrix_load(struct device *d, struct matrix **out, const struct matrix
     *out = m;
     m = NULL;
 out:
-    loops_matrix_free(d, m);
+    cpu_matrix_free(d, m);
     return rc;
-}
-
-void loops_matrix_free(struct device *d, struct matrix *m)
-{
-    if (m == NULL)
-        return;
-    cpu_release(d, m->data);
-    free(m->scales);
-    free(m);
 }
 
 struct matmul_args {
@@ -67,24 +53,33 @@ struct matmul_args {
     bool add;
 };
 
+static float product(const struct matmul_args *a, int t, int row)
+{
+    const float *w = (const float *)a->w->data + (size_t)row * a->w->columns + a->w->k_begin;
+    float sum = 0.0f;
+
+    for (int k = 0; k < a->w->K; k++) {
+        size_t i = (size_t)t * a->w->K + k;
+        float x = a->w->type == DTYPE_F32 ? ((const float *)a->x)[i]
+                                          : bf16_to_float(((const bf16 *)a->x)[i]);
+        sum += x * w[k];
+    }
+    scale_sums(&sum, a->d, a->w, t, row, 1);
+    return sum;
+}
+
 static void matmul_row(void *arg, int t, int thread)
 {
     const struct matmul_args *a = arg;
-    int N = a->w->N, K = a->w->K;
-    const float *w = a->w->data;
 
     (void)thread;
-    for (int n = 0; n < N; n++) {
-        float sum = 0.0f;
-        for (int k = 0; k < K; k++) {
-            size_t i = (size_t)t * K + k;
-            float x = a->w->type == DTYPE_F32 ? ((const float *)a->x)[i]
-                                              : bf16_to_float(((const bf16 *)a->x)[i]);
-            sum += x * w[(size_t)n * K + k];
+    for (int p = 0; p < a->w->n_pieces; p++)
+        for (int i = 0; i < a->w->pieces[p].n; i++) {
+            int n = a->w->pieces[p].column + i;
+            float sum = product(a, t, a->w->pieces[p].row + i);
+            store_row(&a->y[(size_t)t * a->w->N + n], &sum, a->bias != NULL ? &a->bias[n] : NULL,
+                      a->add, 1);
         }
-        scale_sums(&sum, a->d, a->w, t, n, 1);
-        store_row(&a->y[(size_t)t * N + n], &sum, a->bias != NULL ? &a->bias[n] : NULL, a->add, 1);
-    }
 }
 
 int loops_linear(struct device *d, float *y, const void *x, const struct matrix *w,

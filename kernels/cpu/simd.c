@@ -608,7 +608,8 @@ static int simd_full_attention(struct device *d, void *o, const void *q, const v
     return OK;
 }
 
-/* ---- matmul, linear: a task is one panel of columns for all tokens ----
+/* ---- matmul, linear: a task is one panel of columns, or a piece of one, for all
+ * tokens ----
  *
  * A panel is LANES rows of w, stored with k outermost, so that one k is one contiguous load. Each
  * number of y is summed over k in order, in one lane: the same for one token as for many, which no
@@ -644,30 +645,25 @@ static int simd_matrix_load(struct device *d, struct matrix **out, const struct 
     struct pack_args args = {.parts = parts, .n_parts = n_parts};
     void *rows = NULL;
     struct matrix *m;
-    int n_panels, rc;
+    int rc;
 
     (void)cuts; /* k is outermost in a panel: it can be cut anywhere */
     *out = NULL;
-    if ((m = calloc(1, sizeof(*m))) == NULL)
-        return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
-    m->K = K;
-    if ((rc = matrix_parts_rows(&m->N, parts, n_parts, K, err)) != OK ||
-        (rc = cpu_float8_reserve(d, m, err)) != OK)
-        goto out;
-    n_panels = (m->N + LANES - 1) / LANES;
-    m->bytes = (size_t)n_panels * LANES * K * sizeof(float);
+    if ((rc = cpu_matrix_create(d, &m, parts, n_parts, K, LANES, err)) != OK)
+        return rc;
+    m->bytes = (size_t)m->n_pieces * LANES * K * sizeof(float);
     if ((rc = cpu_alloc(d, &m->data, m->bytes, err)) != OK ||
         (rc = cpu_alloc(d, &rows, (size_t)pool_n_threads(d->pool) * LANES * K * sizeof(float),
                         err)) != OK)
         goto out;
     args.m = m;
     args.rows = rows;
-    pool_run(d->pool, pack_panel, &args, n_panels);
+    pool_run(d->pool, pack_panel, &args, m->n_pieces);
     *out = m;
     m = NULL;
 out:
     cpu_release(d, rows);
-    loops_matrix_free(d, m);
+    cpu_matrix_free(d, m);
     return rc;
 }
 
@@ -742,12 +738,15 @@ static void multiply(const struct matmul_args *a, const float *panel, int t, int
     }
 }
 
-static void matmul_panel(void *arg, int index, int thread)
+static void matmul_piece(void *arg, int index, int thread)
 {
     const struct matmul_args *a = arg;
-    int N = a->w->N, first = index * LANES, n_cols = N - first < LANES ? N - first : LANES;
-    const float *panel = (const float *)a->w->data + (size_t)index * LANES * a->w->K;
-    const float *bias = a->bias != NULL ? a->bias + first : NULL;
+    const struct matrix *w = a->w;
+    struct piece piece = w->pieces[index];
+    int lane = piece.row % LANES;
+    const float *panel = (const float *)w->data + (size_t)(piece.row / LANES) * LANES * w->columns +
+                         (size_t)w->k_begin * LANES;
+    const float *bias = a->bias != NULL ? a->bias + piece.column : NULL;
     float y[MR][LANES];
 
     (void)thread;
@@ -755,8 +754,9 @@ static void matmul_panel(void *arg, int index, int thread)
         n = (a->T - t + left - 1) / left;
         multiply(a, panel, t, n, y);
         for (int i = 0; i < n; i++) {
-            scale_sums(y[i], a->d, a->w, t + i, first, n_cols);
-            store_row(a->y + (size_t)(t + i) * N + first, y[i], bias, a->add, n_cols);
+            scale_sums(y[i] + lane, a->d, w, t + i, piece.row, piece.n);
+            store_row(a->y + (size_t)(t + i) * w->N + piece.column, y[i] + lane, bias, a->add,
+                      piece.n);
         }
     }
 }
@@ -770,7 +770,7 @@ static int simd_linear(struct device *d, float *y, const void *x, const struct m
     if ((rc = cpu_float8_rows(d, &args.x, w, T, err)) != OK)
         return rc;
     if (T > 0)
-        pool_run(d->pool, matmul_panel, &args, (w->N + LANES - 1) / LANES);
+        pool_run(d->pool, matmul_piece, &args, w->n_pieces);
     return OK;
 }
 

@@ -20,8 +20,10 @@ struct hopper;
 struct recordings;
 struct downloads;
 struct loading;
+struct sleeping;
 
 struct device {
+    bool rehearses; /* no collectives, no recording */
     enum dtype act;
     int gpu;
     cudaStream_t stream;
@@ -39,9 +41,10 @@ struct device {
     struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
     struct downloads *downloads;
-    struct pool *pool;       /* host threads: they fill what goes to the GPU */
-    struct loading *loading; /* NULL but while weights are loaded */
-    size_t least_free;       /* of the GPU's memory, at any time since it was opened */
+    struct pool *pool;         /* host threads: they fill what goes to the GPU */
+    struct loading *loading;   /* NULL but while weights are loaded */
+    struct sleeping *sleeping; /* NULL: its weights stay where they are */
+    size_t least_free;         /* of the GPU's memory, at any time since it was opened */
 };
 
 enum { MAX_RANGES = 3 }; /* of a view: query, key and value heads are the most */
@@ -193,6 +196,13 @@ static __device__ inline float warp_sum(float x)
 extern "C" {
 /* cudaMalloc, and what is left is noted. */
 int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err);
+/* For weights: where the device sleeps, from what leaves then, until their end. What it gave is
+ * freed by the other; NULL is fine. */
+int cuda_weights_alloc(struct device *d, void **out, size_t bytes, struct error *err);
+void cuda_weights_free(struct device *d, void *memory);
+void cuda_weights_end(struct device *d);
+int cuda_sleeping_open(struct device *d, const struct device_options *options, struct error *err);
+void cuda_sleeping_close(struct device *d);
 /* Looks at what is free, for least_free; after memory was taken. */
 void cuda_note_memory(struct device *d);
 /* Rows 0 .. N - 1 of the stacked parts to `to` [N, K], device memory, as numbers of `type` (F32,
@@ -247,6 +257,11 @@ int cuda_table_load(struct device *d, struct table **out, const void *data, enum
                     int D, struct error *err);
 void cuda_table_free(struct device *d, struct table *t);
 size_t cuda_table_bytes(const struct table *t);
+int cuda_save(struct device *d, struct saved_weights **out, struct error *err);
+size_t cuda_saved_bytes(const struct saved_weights *w);
+void cuda_saved_free(struct saved_weights *w);
+int cuda_sleep(struct device *d, struct error *err);
+int cuda_wake(struct device *d, const struct saved_weights *from, struct error *err);
 int cuda_plan_size(int T);
 int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s,
                  struct error *err);

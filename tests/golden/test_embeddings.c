@@ -937,7 +937,7 @@ struct direct {
     double error;
 };
 
-static int on_rows(void *arg, int b, const float *rows, struct error *error)
+static int on_rows(void *arg, int b, const float *rows, int first, int n, struct error *error)
 {
     struct direct *d = arg;
     const struct tensor *want = expect(d->prompt, modality_names[d->modality]);
@@ -945,6 +945,7 @@ static int on_rows(void *arg, int b, const float *rows, struct error *error)
 
     (void)error;
     CHECK_INT(b, 1);
+    CHECK(first == 0 && n == ENGINE_ROWS);
     r.tensors[0] = (struct engine_tensor){.name = modality_names[d->modality],
                                           .shape = {ENGINE_ROWS, want->shape[1]}};
     /* borrowed, and only read */
@@ -981,11 +982,11 @@ static void from_the_reference_s_states(void)
     CHECK_OK(ltx_weights_load(&weights, checkpoint, 8, (int)D, ops, device, DTYPE_F32, NULL, NULL,
                               &err));
     ltx_checkpoint_close(checkpoint);
-    CHECK_OK(ltx_create(&x, weights, DTYPE_F32, 64, &err));
+    CHECK_OK(ltx_create(&x, weights, device, 0, 1, DTYPE_F32, 64, &err));
     h = calloc((size_t)(n + 1) * D, sizeof(float));
     CHECK(h != NULL);
     for (int reversed = 0; reversed < 2; reversed++) {
-        CHECK_OK(ltx_begin(x, begin, 2, both, &err));
+        CHECK_OK(ltx_begin(x, begin, 2, both, false, &err));
         for (int s = 0; s < 8; s++) {
             const float *state = (const float *)states->data + (size_t)s * n * D;
             for (int t = 0; t < n; t++)
@@ -1029,8 +1030,8 @@ static float *features_of_states(const char *path, int n_states, int n_first, si
     CHECK_OK(ltx_weights_load(&weights, checkpoint, n_states, D, ops, device, DTYPE_F32, NULL, NULL,
                               &err));
     ltx_checkpoint_close(checkpoint);
-    CHECK_OK(ltx_create(&x, weights, DTYPE_F32, 64, &err));
-    CHECK_OK(ltx_begin(x, begin, 1, both, &err));
+    CHECK_OK(ltx_create(&x, weights, device, 0, 1, DTYPE_F32, 64, &err));
+    CHECK_OK(ltx_begin(x, begin, 1, both, false, &err));
     for (int i = 0; i < n_states; i++)
         CHECK_OK(ltx_add_state(
             x, i < n_first ? (const float *)states->data + (size_t)i * T * D : zeros, &err));

@@ -37,7 +37,7 @@ static int n_asked;
 
 /* ---- memory: all of a case's is released at once ---- */
 
-enum { MAX_HELD = 256 };
+enum { MAX_HELD = 2048 };
 static void *host_held[MAX_HELD], *device_held[MAX_HELD];
 static int n_host_held, n_device_held;
 
@@ -351,8 +351,8 @@ static void random_matrices_match(void)
     void *x = random_act((size_t)T * K, 5), *x_there = on_device(x, act_bytes((size_t)T * K));
     struct matrix *a, *b;
 
-    CHECK_OK(random_matrix_create(fast, fast_device, &a, N, K, 0.3f, 7, &err));
-    CHECK_OK(random_matrix_create(loops, loops_device, &b, N, K, 0.3f, 7, &err));
+    CHECK_OK(random_matrix_create(fast, fast_device, &a, N, K, 0.3f, 7, NULL, &err));
+    CHECK_OK(random_matrix_create(loops, loops_device, &b, N, K, 0.3f, 7, NULL, &err));
     CHECK_OK(fast->linear(fast_device, y_there, x_there, a, NULL, false, T, &err));
     CHECK_OK(loops->linear(loops_device, want, x, b, NULL, false, T, &err));
     check_close("random", back(y_there, F32_BYTES(T * N)), want, T * N, sums_tolerance());
@@ -564,7 +564,7 @@ static void views_match(const struct cut *of, size_t n_cuts, const int *rows, si
         for (size_t j = 0; j < n_rows; j++)
             view_matches(viewed, whole, &of[i], rows[j], gelu);
     CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &none, 1, 0, VIEWED_K, &err), ERR_INPUT,
-              "without rows");
+              "a view");
     CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &first, 1, 0, 0, &err), ERR_INPUT,
               "columns");
     fast->matrix_free(fast_device, viewed);
@@ -764,6 +764,211 @@ static void float8_refuses_too_many_rows(void)
     CHECK_ERR(fast->linear(fast_device, y, x, m, NULL, false, T, &err), ERR_SIZE,
               "301 rows in float8, room for 300");
     fast->matrix_free(fast_device, m);
+    release_case();
+}
+
+/* ---- views ---- */
+
+enum { VIEW_N = 336, VIEW_K = 192, MAX_RANGES = 3 };
+
+/* Rows as q, k and v heads lie; as gate and up; some that end where a panel does; one; all. */
+static const struct row_range view_rows[][MAX_RANGES] = {{{32, 64}, {144, 48}, {240, 96}},
+                                                         {{3, 50}, {131, 61}, {200, 130}},
+                                                         {{16, 80}, {184, 80}},
+                                                         {{0, 128}, {256, 80}},
+                                                         {{335, 1}},
+                                                         {{0, VIEW_N}}};
+enum { N_VIEW_ROWS = sizeof(view_rows) / sizeof(view_rows[0]) };
+
+/* Cuts as float8 and GPUs have them, and anywhere. */
+static const struct column_cuts view_cuts[] = {{2, {64, 144}}, {4, {37, 37, 130, 191}}};
+
+/* The view's rows and columns of w, one after another; their number. */
+static int take_view(float *to, const float *w, const struct row_range *ranges, int k, int K)
+{
+    int N = 0;
+
+    for (int i = 0; i < MAX_RANGES; i++)
+        for (int row = 0; row < ranges[i].n; row++, N++)
+            memcpy(to + (size_t)N * K, w + (size_t)(ranges[i].begin + row) * VIEW_K + k,
+                   F32_BYTES(K));
+    return N;
+}
+
+/* What ops.h says of float8: weights by the scales of whole rows, x by those of what is read. */
+static void float8_view_by_the_formula(float *y, const double *rounded, const double *scales,
+                                       const void *x_act, const struct row_range *ranges, int k,
+                                       int K, int T, int N)
+{
+    float row[VIEW_K];
+    double x[VIEW_K];
+
+    for (int t = 0; t < T; t++) {
+        double x_scale;
+        int n = 0;
+        dtype_decode(row, (const char *)x_act + act_bytes((size_t)t * K), act, (size_t)K);
+        for (int i = 0; i < K; i++)
+            x[i] = (double)row[i];
+        x_scale = round_row(x, K);
+        for (int i = 0; i < MAX_RANGES; i++)
+            for (int r = ranges[i].begin; r < ranges[i].begin + ranges[i].n; r++, n++) {
+                double sum = 0.0;
+                for (int j = 0; j < K; j++)
+                    sum += x[j] * rounded[r * VIEW_K + k + j];
+                y[(size_t)t * N + n] = (float)(sum * x_scale * scales[r]);
+            }
+    }
+}
+
+/* One view's products with T rows, stored and added, against the loop nest on a matrix of those
+ * rows and columns alone; in float8, where that would have other scales, against the formula. */
+static void check_view(const struct matrix *a, const struct matrix *whole, const float *w,
+                       const double *rounded, const double *scales, const struct row_range *ranges,
+                       int k, int K, int T)
+{
+    float *alone = host(F32_BYTES(VIEW_N * VIEW_K));
+    int N = take_view(alone, w, ranges, k, K);
+    size_t n = (size_t)T * N;
+    float *y = random_floats(n, 20), *want = host(F32_BYTES(n)), *got = host(F32_BYTES(n));
+    float *bias = random_floats((size_t)N, 21), *y_there = on_device(y, F32_BYTES(n));
+    void *x = random_act((size_t)T * K, 5), *x_there = on_device(x, act_bytes((size_t)T * K));
+    struct matrix_part part = {alone, DTYPE_F32, N};
+    struct matrix *view, *loops_view, *b;
+
+    CHECK_OK(fast->matrix_view(fast_device, &view, a, ranges, MAX_RANGES, k, K, &err));
+    CHECK_OK(loops->matrix_view(loops_device, &loops_view, whole, ranges, MAX_RANGES, k, K, &err));
+    CHECK_INT(fast->matrix_bytes(view), 0);
+    CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, NULL, &err));
+    CHECK_OK(loops->linear(loops_device, got, x, loops_view, NULL, false, T, &err));
+    if (rounded != NULL) {
+        float8_view_by_the_formula(want, rounded, scales, x, ranges, k, K, T, N);
+        check_close("the meaning", got, want, n, REORDERED);
+        memcpy(want, got, F32_BYTES(n));
+    } else {
+        CHECK_OK(loops->linear(loops_device, want, x, b, NULL, false, T, &err));
+        CHECK(n == 0 || memcmp(got, want, F32_BYTES(n)) == 0);
+    }
+    CHECK_OK(fast->linear(fast_device, y_there, x_there, view, on_device(bias, F32_BYTES(N)), true,
+                          T, &err));
+    for (size_t i = 0; i < n; i++)
+        y[i] += want[i] + bias[i % (size_t)N];
+    check_close("added", back(y_there, F32_BYTES(n)), y, n, sums_tolerance());
+    CHECK_OK(fast->linear(fast_device, y_there, x_there, view, NULL, false, T, &err));
+    got = back(y_there, F32_BYTES(n));
+    check_close("stored", got, want, n, sums_tolerance());
+    if (fast->is_host && T > 0) { /* a row does not depend on the others here, either */
+        const char *last = (const char *)x_there + act_bytes((size_t)(T - 1) * K);
+        CHECK_OK(fast->linear(fast_device, y_there, last, view, NULL, false, 1, &err));
+        CHECK(memcmp(back(y_there, F32_BYTES(N)), got + (size_t)(T - 1) * N, F32_BYTES(N)) == 0);
+    }
+    CHECK_OK(
+        fast->matmul(fast_device, y_there, x_there, view, mid_on_device(bias, (size_t)N), T, &err));
+    for (size_t i = 0; i < n; i++)
+        want[i] += bias[i % (size_t)N];
+    check_mid_close("matmul", mid_back(y_there, n), want, n);
+    fast->matrix_free(fast_device, view);
+    loops->matrix_free(loops_device, loops_view);
+    loops->matrix_free(loops_device, b);
+}
+
+static void cut_views_match(void)
+{
+    static const int rows[] = {0, 1, 7, 129, 260};
+    int n_cuts = float8 || !fast->is_host ? 1 : 2; /* a GPU reads many numbers at a time */
+    float *w = random_floats(VIEW_N * VIEW_K, 4);
+    struct matrix_part part = {w, DTYPE_F32, VIEW_N};
+    double *rounded = NULL, *scales = NULL;
+    struct matrix *a, *b;
+
+    if (float8) {
+        rounded = calloc(VIEW_N * VIEW_K, sizeof(*rounded));
+        scales = calloc(VIEW_N, sizeof(*scales));
+        CHECK(rounded != NULL && scales != NULL);
+        for (int i = 0; i < VIEW_N * VIEW_K; i++) {
+            w[i] *= ldexpf(1.0f, i % VIEW_K / 64); /* a row's parts have other sizes */
+            rounded[i] = (double)bf16_to_float(bf16_from_float(w[i]));
+        }
+        for (int n = 0; n < VIEW_N; n++)
+            scales[n] = round_row(rounded + (size_t)n * VIEW_K, VIEW_K);
+    }
+    CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, VIEW_K, NULL, &err));
+    for (int which = 0; which < n_cuts; which++) {
+        const struct column_cuts *c = &view_cuts[which];
+        CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, VIEW_K, c, &err));
+        for (int i = 0; i < N_VIEW_ROWS; i++)
+            for (int from = -1; from < c->n; from++) /* from a cut to each after it */
+                for (int to = from + 1; to <= c->n; to++) {
+                    int k = from < 0 ? 0 : c->at[from], end = to == c->n ? VIEW_K : c->at[to];
+                    if (end == k)
+                        continue;
+                    int T = rows[(i + from + to + 1) % 5];
+                    check_view(a, b, w, rounded, scales, view_rows[i], k, end - k, T);
+                }
+        fast->matrix_free(fast_device, a);
+    }
+    loops->matrix_free(loops_device, b);
+    free(rounded);
+    free(scales);
+    release_case();
+}
+
+/* Shares of the columns, each with its columns of x, sum up to the whole: which is as it was. */
+static void views_of_columns_sum_up(void)
+{
+    enum { T = 61 };
+    int K0 = view_cuts[0].at[0];
+    float *w = random_floats(VIEW_N * VIEW_K, 4), *want = host(F32_BYTES(T * VIEW_N));
+    float *y_there = on_device(want, F32_BYTES(T * VIEW_N));
+    struct matrix_part part = {w, DTYPE_F32, VIEW_N};
+    struct row_range all = {0, VIEW_N};
+    char *x = random_act(T * VIEW_K, 5), *x_there = on_device(x, act_bytes(T * VIEW_K));
+    struct matrix *a, *b, *view;
+
+    CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, VIEW_K, NULL, &err));
+    CHECK_OK(loops->linear(loops_device, want, x, b, NULL, false, T, &err));
+    CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, VIEW_K, &view_cuts[0], &err));
+    CHECK_OK(fast->linear(fast_device, y_there, x_there, a, NULL, false, T, &err));
+    check_close("whole", back(y_there, F32_BYTES(T * VIEW_N)), want, T * VIEW_N, sums_tolerance());
+    for (int half = 0; half < 2; half++) {
+        int k = half * K0, K = half ? VIEW_K - K0 : K0;
+        void *columns = on_device(host(act_bytes((size_t)T * K)), act_bytes((size_t)T * K));
+        CHECK_OK(fast->copy_rows(fast_device, columns, act_bytes((size_t)K),
+                                 x_there + act_bytes((size_t)k), act_bytes(VIEW_K),
+                                 act_bytes((size_t)K), T, &err));
+        CHECK_OK(fast->matrix_view(fast_device, &view, a, &all, 1, k, K, &err));
+        CHECK_OK(fast->linear(fast_device, y_there, columns, view, NULL, half == 1, T, &err));
+        fast->matrix_free(fast_device, view);
+    }
+    /* in float8 x is rounded by other scales: half a step of E4M3 is 2^-4 of a number, of many */
+    check_close("sum", back(y_there, F32_BYTES(T * VIEW_N)), want, T * VIEW_N,
+                float8 ? 1.0 / 16 : REORDERED);
+    fast->matrix_free(fast_device, a);
+    loops->matrix_free(loops_device, b);
+    release_case();
+}
+
+static void what_is_no_view_is_refused(void)
+{
+    static const struct row_range ranges[] = {{0, 0}, {330, 7}, {-1, 2}, {0, 2}};
+    float *w = random_floats(VIEW_N * VIEW_K, 4);
+    struct matrix_part part = {w, DTYPE_F32, VIEW_N};
+    struct matrix *a, *view = NULL;
+
+    CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, VIEW_K, &view_cuts[0], &err));
+    for (int i = 0; i < 3; i++)
+        CHECK_ERR(fast->matrix_view(fast_device, &view, a, &ranges[i], 1, 0, VIEW_K, &err),
+                  ERR_INPUT, "a view of");
+    CHECK_ERR(fast->matrix_view(fast_device, &view, a, ranges, 0, 0, VIEW_K, &err), ERR_INPUT,
+              "a view of");
+    CHECK_ERR(fast->matrix_view(fast_device, &view, a, &ranges[3], 1, 64, 0, &err), ERR_INPUT,
+              "a view of");
+    CHECK_ERR(fast->matrix_view(fast_device, &view, a, &ranges[3], 1, 64, VIEW_K, &err), ERR_INPUT,
+              "a view of");
+    if (fast->is_host && fast->matrix_view != loops->matrix_view) /* packed */
+        CHECK_ERR(fast->matrix_view(fast_device, &view, a, &ranges[3], 1, 64, 65, &err), ERR_INPUT,
+                  "a view of columns 64 to 128 of a matrix that was loaded without these cuts");
+    CHECK(view == NULL);
+    fast->matrix_free(fast_device, a);
     release_case();
 }
 
@@ -1448,6 +1653,9 @@ static void run_products(void)
     if (fast->matrix_view != NULL && !float8)
         RUN(odd_views_match);
     RUN(matmul_rows_are_independent);
+    RUN(cut_views_match);
+    RUN(views_of_columns_sum_up);
+    RUN(what_is_no_view_is_refused);
 }
 
 static void run_few_rows(void)

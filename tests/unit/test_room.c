@@ -3,8 +3,8 @@
 #include "engine/room.h"
 
 #include "engine/engine.h"
-#include "engine/engine_private.h"
 #include "engine/random_model.h"
+#include "engine/rank.h"
 #include "tests/check.h"
 
 static struct error err;
@@ -48,16 +48,16 @@ static void check_count(const char *gemma_name, const char *ltx_name, int max_ba
                         DTYPE_F32, max_batch_tokens, &err));
 
     CHECK_OK(ops.open(&device, &device_options, &err));
-    CHECK_OK(weights_random(&weights, &config, &ops, device, &err));
+    CHECK_OK(weights_random(&weights, &config, &ops, device, 1, &err));
     if (ltx_name != NULL)
         CHECK_OK(ltx_weights_random(&ltx_weights, &ltx_config, config.L + 1, config.D, &ops, device,
                                     DTYPE_F32, &err));
     CHECK_INT(room.weights, weights->bytes + (ltx_weights != NULL ? ltx_weights->bytes : 0));
     taken = 0;
-    CHECK_OK(gemma_create(&gemma, &config, weights, DTYPE_F32, ENGINE_MAX_TOKENS, max_batch_tokens,
-                          &err));
+    CHECK_OK(gemma_create(&gemma, &config, weights, device, 0, 1, DTYPE_F32, ENGINE_MAX_TOKENS,
+                          max_batch_tokens, &err));
     if (ltx_name != NULL)
-        CHECK_OK(ltx_create(&ltx, ltx_weights, DTYPE_F32, max_batch_tokens, &err));
+        CHECK_OK(ltx_create(&ltx, ltx_weights, device, 0, 1, DTYPE_F32, max_batch_tokens, &err));
     CHECK_INT(room.activations, taken);
     ltx_free(ltx);
     gemma_free(gemma);

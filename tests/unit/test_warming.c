@@ -14,9 +14,9 @@ static struct engine *open_tiny(const char *ltx, int max_batch_tokens, int (*pla
     struct engine *e;
 
     CHECK_OK(engine_open(&e, &options, &err));
-    ops = *e->ops;
+    ops = *e->ranks[0]->ops;
     ops.plan_size = plan_size;
-    e->ops = &ops;
+    e->ranks[0]->ops = &ops;
     return e;
 }
 
@@ -39,7 +39,7 @@ static uint64_t steps_of_warming(const char *ltx, int max_batch_tokens, int (*pl
 
     CHECK_OK(engine_warm(e, &seconds, &err));
     CHECK(plan_size == NULL ? seconds == 0.0 : seconds > 0.0);
-    CHECK(!e->is_warming);
+    CHECK(!e->ranks[0]->is_warming);
     steps = engine_steps(e);
     engine_close(e);
     return steps;
@@ -60,7 +60,7 @@ static void each_size_has_a_pass(void)
 static void each_number_of_prompts_has_two(void)
 {
     struct engine *e = open_tiny("random:ltx-tiny", 16, NULL);
-    const struct ltx_config *c = &e->ltx_config;
+    const struct ltx_config *c = &e->source.ltx_config;
     uint64_t blocks = (uint64_t)(c->connectors[LTX_VIDEO].L + c->connectors[LTX_AUDIO].L);
     uint64_t L = (uint64_t)engine_info(e)->n_layers;
 

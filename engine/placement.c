@@ -1,0 +1,143 @@
+#include "engine/placement.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/group/share.h"
+#include "engine/rank.h"
+#include "engine/result.h"
+#include "kernels/group.h"
+
+enum { BOUNDARY = 256 }; /* of a tensor in the device's memory */
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + BOUNDARY - 1) / BOUNDARY * BOUNDARY;
+}
+
+static int n_ranks_of(const struct rank *r)
+{
+    return r->options.group != NULL ? group_n_ranks(r->options.group) : 1;
+}
+
+static bool is_mask(const struct engine_tensor *t)
+{
+    return t->dtype == DTYPE_I64;
+}
+
+/* Bytes of a tensor, with what an exchange of equal pieces of its rows puts behind them. */
+static size_t room_of(const struct rank *r, const struct engine_tensor *t, enum engine_level level)
+{
+    size_t rows = ENGINE_ROWS + ENGINE_MAX_RANKS; /* n_ranks * rows.each at most */
+
+    if (level != ENGINE_EMBEDDINGS || is_mask(t) || n_ranks_of(r) == 1)
+        return rounded(t->bytes);
+    return rounded(rows * (t->bytes / ENGINE_ROWS));
+}
+
+/* What the tensors of all prompts are, by the host's results of the same shapes. */
+static int plan(struct rank *r, const struct rank_batch *batch, size_t *bytes, struct error *err)
+{
+    struct placement *p = &r->placement;
+
+    if (batch->n_prompts > p->n_room) {
+        free(p->results);
+        p->n_room = 0;
+        if ((p->results = calloc((size_t)batch->n_prompts, sizeof(*p->results))) == NULL)
+            return error_set(err, ERR_MEM, "engine: no memory for %d results", batch->n_prompts);
+        p->n_room = batch->n_prompts;
+    }
+    p->n = batch->n_prompts;
+    *bytes = 0;
+    for (int i = 0; i < p->n; i++) {
+        result_describe(&p->results[i], r->info, &batch->prompts[i]);
+        for (int k = 0; k < p->results[i].n_tensors; k++)
+            *bytes += room_of(r, &p->results[i].tensors[k], batch->prompts[i].request->level);
+    }
+    return OK;
+}
+
+int placement_begin(struct rank *r, const struct rank_batch *batch, struct error *err)
+{
+    struct placement *p = &r->placement;
+    size_t bytes = 0, at = 0;
+    int rc;
+
+    if ((rc = plan(r, batch, &bytes, err)) != OK)
+        return rc;
+    result_fill_mask(p->mask);
+    if (bytes > p->room) {
+        r->ops->release(r->device, p->memory);
+        p->memory = NULL;
+        p->room = 0;
+        if ((rc = r->ops->alloc(r->device, &p->memory, bytes, err)) != OK)
+            return rc;
+        p->room = bytes;
+    }
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->results[i].n_tensors; k++) {
+            struct engine_tensor *t = &p->results[i].tensors[k];
+            t->data = (char *)p->memory + at;
+            at += room_of(r, t, batch->prompts[i].request->level);
+            if (is_mask(t) &&
+                (rc = r->ops->upload(r->device, t->data, p->mask, t->bytes, err)) != OK)
+                return rc;
+        }
+    return OK;
+}
+
+/* Of a sharded batch every rank has all but the embeddings, and of those its own rows. */
+static int gather_rows(struct rank *r, struct engine_tensor *t, struct error *err)
+{
+    int number = group_rank(r->options.group);
+    struct share_piece rows = share_rows(ENGINE_ROWS, number, n_ranks_of(r));
+    size_t piece = (size_t)rows.each * (t->bytes / ENGINE_ROWS);
+
+    return r->ops->all_gather(r->device, t->data, (char *)t->data + number * piece, piece, err);
+}
+
+int placement_exchange(struct rank *r, const struct rank_batch *batch, struct error *err)
+{
+    struct placement *p = &r->placement;
+    int rc;
+
+    for (int i = 0; i < p->n && n_ranks_of(r) > 1; i++)
+        for (int k = 0; k < p->results[i].n_tensors; k++) {
+            struct engine_tensor *t = &p->results[i].tensors[k];
+            bool in_rows = batch->prompts[i].request->level == ENGINE_EMBEDDINGS;
+            if (is_mask(t))
+                continue;
+            if (batch->sharded)
+                rc = in_rows ? gather_rows(r, t, err) : OK;
+            else
+                rc = r->ops->broadcast(r->device, t->data, t->bytes, batch->rank_of[i], err);
+            if (rc != OK)
+                return rc;
+        }
+    return OK;
+}
+
+int placement_download(struct rank *r, const struct rank_batch *batch, struct error *err)
+{
+    struct placement *p = &r->placement;
+    int number = r->options.group != NULL ? group_rank(r->options.group) : 0, rc;
+
+    for (int i = 0; i < p->n && batch->results != NULL; i++)
+        for (int k = 0; k < batch->results[i].n_tensors; k++) {
+            struct engine_tensor *to = &batch->results[i].tensors[k];
+            if (!batch->all_download && batch->rank_of[i] != number)
+                continue;
+            if (!is_mask(to) &&
+                (rc = r->ops->download(r->device, to->data, p->results[i].tensors[k].data,
+                                       to->bytes, err)) != OK)
+                return rc;
+        }
+    return OK;
+}
+
+void placement_free(struct rank *r)
+{
+    if (r->device != NULL)
+        r->ops->release(r->device, r->placement.memory);
+    free(r->placement.results);
+}

@@ -1,0 +1,193 @@
+#include "engine/rank.h"
+
+#include <stdlib.h>
+
+#include "base/memory.h"
+#include "engine/room.h"
+#include "kernels/group.h"
+
+static int count_room(void *arg, struct room *out, enum dtype compute, int max_batch_tokens,
+                      struct error *err)
+{
+    const struct rank *r = arg;
+    const struct source *s = r->options.source;
+    enum dtype table;
+    int rc;
+
+    if ((rc = source_table_type(s, &table, err)) != OK)
+        return rc;
+    rc = room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, r->ops, compute,
+                    max_batch_tokens, err);
+    if (r->options.home->device != NULL) /* the weights are there */
+        out->weights = 0;
+    return rc;
+}
+
+/* For its weights, asleep. */
+static int check_host(struct rank *r, struct error *err)
+{
+    struct room room;
+    uint64_t available;
+    int rc;
+
+    if (!r->options.is_saved || r->options.home->device != NULL)
+        return OK;
+    if ((rc = count_room(r, &room, r->options.compute, r->options.max_batch_tokens, err)) != OK ||
+        (rc = memory_available(&available, err)) != OK)
+        return rc;
+    if (room.weights <= available)
+        return OK;
+    return error_set(err, ERR_MEM,
+                     "to sleep takes %.1f GB of the host's memory for the weights, and %.1f are "
+                     "available",
+                     (double)room.weights / 1e9, (double)available / 1e9);
+}
+
+/* A GPU that is too small says so now, not after minutes of loading. What a CPU's memory lacks, the
+ * system finds elsewhere, or nobody can tell. */
+static int check_room(struct rank *r, struct error *err)
+{
+    int most = r->options.max_batch_tokens;
+    int fewest = most < ENGINE_MAX_TOKENS ? most : ENGINE_MAX_TOKENS;
+    struct device_memory memory;
+    int rc;
+
+    if (r->ops->is_host)
+        return OK;
+    if ((rc = r->ops->memory(r->device, &memory, err)) != OK)
+        return rc;
+    return room_check(&memory, r->options.compute, most, fewest, count_room, r, err);
+}
+
+static int open_device(struct rank *r, struct error *err)
+{
+    const struct rank_options *o = &r->options;
+    struct device_options options = {
+        .act = r->act,
+        .float8 = o->compute == DTYPE_F8_E4M3,
+        .max_rows = rank_max_rows(o->max_batch_tokens),
+        .n_threads = o->n_threads,
+        .gpu = o->gpu,
+        .sleeps = o->sleeps && o->home->device == NULL,
+        .like = o->home->device,
+    };
+    int rc;
+
+    if ((rc = r->ops->open(&r->device, &options, err)) != OK || o->group == NULL)
+        return rc;
+    return r->ops->join(r->device, o->group, err);
+}
+
+static int find_weights(struct rank *r, struct error *err)
+{
+    const struct rank_options *o = &r->options;
+    struct replica_options options = {
+        .source = o->source,
+        .ops = r->ops,
+        .device = r->device,
+        .act = r->act,
+        .n_ranks = o->group != NULL ? group_n_ranks(o->group) : 1,
+        .progress = o->progress,
+        .progress_arg = o->progress_arg,
+    };
+
+    r->replica = &o->home->replica;
+    if (o->home->device != NULL)
+        return OK;
+    o->home->device = r->device;
+    return replica_load(&o->home->replica, &options, err);
+}
+
+/* What results pass through on their way out: a prompt's part of a state, its features or its
+ * embeddings, in float32 at most. */
+static int take_result_memory(struct rank *r, struct error *err)
+{
+    size_t flags = (size_t)r->options.max_batch_tokens * ENGINE_MAX_TENSORS * sizeof(int32_t);
+    size_t part;
+    void *memory = NULL;
+    int rc;
+
+    if ((r->nans = malloc(flags)) == NULL)
+        return error_set(err, ERR_MEM, "engine: no memory for %zu bytes", flags);
+    if ((rc = r->ops->alloc(r->device, &memory, flags, err)) != OK)
+        return rc;
+    r->has_nan = memory;
+    if (r->ops->is_host)
+        return OK;
+    part = rank_part_bytes(r->info->width, r->info->video_width, r->info->audio_width);
+    for (int i = 0; i < OPS_MARKS; i++)
+        if ((rc = r->ops->alloc(r->device, &r->leaving[i], part, err)) != OK)
+            return rc;
+    return OK;
+}
+
+int rank_open(struct rank **out, const struct rank_options *options, struct error *err)
+{
+    size_t T = (size_t)options->max_batch_tokens;
+    int number = options->group != NULL ? group_rank(options->group) : 0;
+    int n_ranks = options->group != NULL ? group_n_ranks(options->group) : 1;
+    const struct replica *replica;
+    struct rank *r;
+    int rc;
+
+    *out = NULL;
+    if ((r = calloc(1, sizeof(*r))) == NULL)
+        return error_set(err, ERR_MEM, "engine: no memory");
+    r->options = *options;
+    r->ops = options->ops;
+    r->act = rank_act(options->compute);
+    r->info = &options->source->info;
+    if ((r->ids = calloc(T, sizeof(int32_t))) == NULL ||
+        (r->positions = calloc(T, sizeof(int32_t))) == NULL ||
+        (r->begin = calloc(T + 1, sizeof(int32_t))) == NULL ||
+        (r->embedded = calloc(T, sizeof(int))) == NULL) {
+        rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
+        goto out;
+    }
+    if ((rc = open_device(r, err)) != OK || (rc = check_room(r, err)) != OK ||
+        (rc = check_host(r, err)) != OK || (rc = find_weights(r, err)) != OK)
+        goto out;
+    replica = r->replica;
+    if ((rc = gemma_create(&r->gemma, &options->source->config, replica->weights, r->device, number,
+                           n_ranks, r->act, ENGINE_MAX_TOKENS, options->max_batch_tokens, err)) !=
+            OK ||
+        (replica->ltx_weights != NULL &&
+         (rc = ltx_create(&r->ltx, replica->ltx_weights, r->device, number, n_ranks, r->act,
+                          options->max_batch_tokens, err)) != OK) ||
+        (rc = take_result_memory(r, err)) != OK)
+        goto out;
+    *out = r;
+    r = NULL;
+out:
+    rank_close(r);
+    return rc;
+}
+
+void rank_close(struct rank *r)
+{
+    if (r == NULL)
+        return;
+    ltx_free(r->ltx);
+    gemma_free(r->gemma);
+    placement_free(r);
+    if (r->device != NULL) {
+        for (int i = 0; i < OPS_MARKS; i++)
+            r->ops->release(r->device, r->leaving[i]);
+        r->ops->release(r->device, r->has_nan);
+        if (r->device != r->options.home->device)
+            r->ops->close(r->device);
+        else if (r->options.group != NULL)
+            r->ops->join(r->device, NULL, NULL); /* the weights may stay for others */
+    }
+    free(r->ids);
+    free(r->positions);
+    free(r->begin);
+    free(r->embedded);
+    free(r->nans);
+    free(r);
+}
+
+uint64_t rank_steps(const struct rank *r)
+{
+    return gemma_steps(r->gemma) + (r->ltx != NULL ? ltx_steps(r->ltx) : 0);
+}
