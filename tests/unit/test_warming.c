@@ -76,8 +76,51 @@ static void where_there_are_no_plans_nothing_is_run(void)
     CHECK_INT(steps_of_warming("random:ltx-tiny", 100, NULL), 0);
 }
 
+static void ignore_rehearsal(struct device *d, bool on)
+{
+    (void)d;
+    (void)on;
+}
+
+/* Each alone, then all together; a shape that is new to them is rehearsed without the others. */
+static int n_rehearsals;
+static bool is_on;
+
+static void note_rehearsal(struct device *d, bool on)
+{
+    (void)d;
+    CHECK(on != is_on);
+    is_on = on;
+    n_rehearsals += on;
+}
+
+static void ranks_warm_together_too(void)
+{
+    struct engine_options options = {.model = "random:gemma-3-tiny",
+                                     .ltx = {"random:ltx-tiny"},
+                                     .max_batch_tokens = 2080,
+                                     .n_ranks = 2,
+                                     .n_threads = 1};
+    struct ops first, second;
+    struct engine *e;
+    double seconds;
+
+    CHECK_OK(engine_open(&e, &options, &err));
+    first = second = *e->ranks[0]->ops;
+    first.plan_size = second.plan_size = in_thousands;
+    first.rehearse = note_rehearsal;
+    second.rehearse = ignore_rehearsal;
+    e->ranks[0]->ops = &first;
+    e->ranks[1]->ops = &second;
+    CHECK_OK(engine_warm(e, &seconds, &err));
+    /* 1000 tokens of one prompt, 2000 of two, 2080 of three; then 2, 3 and 4 of 1000 or less */
+    CHECK(n_rehearsals >= 3 && !is_on);
+    engine_close(e);
+}
+
 int main(void)
 {
+    RUN(ranks_warm_together_too);
     RUN(each_size_has_a_pass);
     RUN(each_number_of_prompts_has_two);
     RUN(where_there_are_no_plans_nothing_is_run);
