@@ -154,10 +154,9 @@ static void give_out(struct work *w)
     w->batch.n = n;
 }
 
-/* The prompts have been checked; results: as rank_batch has them. */
-static int run_batch(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
-                     struct engine_result *results, enum strategy strategy,
-                     struct engine_route *route, struct error *err)
+int engine_run(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+               struct engine_result *results, enum strategy strategy, struct engine_route *route,
+               struct error *err)
 {
     struct work w = {.e = e,
                      .start_ns = clock_now_ns(),
@@ -167,8 +166,11 @@ static int run_batch(struct engine *e, const struct engine_prompt *prompts, int 
     struct error why = {0};
     int rc;
 
-    if ((rc = reserve(e, n_prompts, err)) != OK)
+    if ((rc = reserve(e, n_prompts, err)) != OK ||
+        (is_process_group(e) &&
+         (rc = engine_agree(e, prompts, n_prompts, results != NULL, &strategy, err)) != OK))
         return rc;
+    route->strategy = strategy == STRATEGY_SHARDED ? ENGINE_SHARDED : ENGINE_REPLICATED;
     w.batch.sharded = strategy == STRATEGY_SHARDED && e->n_ranks > 1;
     w.batch.placed =
         e->place == ENGINE_PLACE_ALL || (is_process_group(e) && w.batch.sharded && results != NULL);
@@ -237,9 +239,8 @@ static int route_batch(struct engine *e, const struct engine_prompt *prompts, in
     for (int i = 0; i < n_prompts; i++)
         e->items[i] = prompts[i].n;
     route = router_choose(e->router, e->items, n_prompts);
-    if ((rc = run_batch(e, prompts, n_prompts, results, route.strategy, &last, err)) != OK)
+    if ((rc = engine_run(e, prompts, n_prompts, results, route.strategy, &last, err)) != OK)
         return rc;
-    last.strategy = route.strategy == STRATEGY_SHARDED ? ENGINE_SHARDED : ENGINE_REPLICATED;
     last.reason = route.reason;
     last.predicted_ms = route.predicted_ms;
     last.ms = clock_ms_since(start_ns);

@@ -83,6 +83,8 @@ struct engine_options {
                                         same calls in the same order */
     int rank;                        /* with a group: which */
     enum engine_strategy strategy;
+    const char *routes; /* file that keeps measured times, written by engine_warm()
+                           where they decide; NULL: they are measured each time */
     enum engine_place place;
     int deadline_ms;            /* a rank that takes no step for so long hangs, and the engine
                                    fails; 0: a minute */
@@ -170,8 +172,9 @@ int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err);
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
 void engine_close(struct engine *e); /* NULL is fine */
 
-/* Pays at start for what the first passes would: the first prompts of any number and length then
- * take about as long as the next. *seconds: what it took; a CPU has nothing to ready. */
+/* Measures the times that a choice of strategy rests on, where any does, and pays at start for what
+ * the first passes would: the first prompts of any number and length then take about as long as the
+ * next. *seconds: what it took; a CPU has nothing to ready. */
 int engine_warm(struct engine *e, double *seconds, struct error *err);
 
 /* While there is nothing to do, the devices' memory for others: weights go to the host's memory and

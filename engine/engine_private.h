@@ -1,6 +1,8 @@
 /* engine_private.h - what an engine holds. For the files of engine/ that are engine.h together:
- * opening.c makes it and takes it apart, engine.c runs batches, warming.c readies it, work.c says
- * what there is to do. */
+ * opening.c makes it and takes it apart, engine.c runs batches, agreement.c lets processes agree on
+ * them, routing.c has the times to choose by, warming.c readies it, work.c says what there is to
+ * do.
+ */
 #pragma once
 #include <stdatomic.h>
 
@@ -21,6 +23,7 @@ struct engine {
     enum engine_place place;
     int n_threads, max_batch_tokens, deadline_ms;
     struct router *router;
+    char *routes; /* where its table is kept; NULL: nowhere */
     struct engine_route last;
 
     struct residence *residence; /* its weights */
@@ -45,6 +48,19 @@ int engine_open_on(struct engine **out, const struct engine_options *options, co
 /* Runs fn on all ranks' threads, or on the first's; arg is the function's. */
 int engine_on_all(struct engine *e, team_fn *fn, void *arg, struct error *err);
 int engine_on_first(struct engine *e, team_fn *fn, void *arg, struct error *err);
+
+/* A batch of prompts that have been checked, by that strategy; results NULL: what is computed stays
+ * on the devices. */
+int engine_run(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+               struct engine_result *results, enum strategy strategy, struct engine_route *route,
+               struct error *err);
+
+/* All processes of the group have that batch, and take the first one's strategy. */
+int engine_agree(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                 bool has_results, enum strategy *strategy, struct error *err);
+
+/* The router's table, from where it is kept or measured now; nothing where it needs none. */
+int engine_find_routes(struct engine *e, struct error *err);
 
 /* The same, watched: a rank that takes no step for the deadline hangs. */
 struct team_watch engine_watch(struct engine *e);

@@ -73,6 +73,7 @@ struct engine_options engine_settings_options(const struct engine_settings *s)
         .backend = backends[s->backend].backend,
         .compute = computes[s->compute].type,
         .n_ranks = (int)s->ranks,
+        .routes = s->routes,
         .strategy = strategies[s->strategy],
         .deadline_ms = (int)s->deadline_s * 1000,
         .n_threads = s->threads > 0 ? (int)s->threads : cores_available(),

@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 
 struct engine_settings {
-    const char *model, *model_id;
+    const char *model, *model_id, *routes;
     struct option_list ltx;
     int backend, compute, strategy;
     int64_t threads, ranks, deadline_s;

@@ -2,6 +2,7 @@
  *
  * Each rank opens its device and loads its weights on its own thread, all at once; where all are
  * the host's, the weights are loaded before that, with all threads, once. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,21 +125,36 @@ static int find_residence(struct engine *e, const struct engine_options *options
     return has_one_home(e) ? load_for_all(e, options, err) : OK;
 }
 
-static int create_router(struct engine *e, enum engine_strategy strategy, struct error *err)
+static int create_router(struct engine *e, enum engine_strategy strategy, const char *routes,
+                         struct error *err)
 {
     static const enum routing routings[] = {ROUTING_AUTO, ROUTING_SHARDED, ROUTING_REPLICATED,
                                             ROUTING_MEASURED};
+    char weights[ENGINE_DIGEST_SIZE] = "-", backend[64], devices[64];
+    bool has_table = e->n_ranks > 1 && (strategy == ENGINE_AUTO || strategy == ENGINE_MEASURED);
     struct router_options options = {
         .routing = routings[strategy],
         .n_ranks = e->n_ranks,
         .max_tokens = e->info.max_tokens,
         .max_batch_tokens = e->max_batch_tokens,
-        .weights = "-",
-        .backend = e->ops->name,
-        .devices = "-",
+        .weights = weights,
+        .backend = backend,
+        .devices = devices,
         .version = PE_VERSION,
     };
+    uint64_t peak, total;
+    int rc;
 
+    /* what the table belongs to */
+    snprintf(backend, sizeof(backend), "%s %s", e->ops->name, dtype_info(e->compute)->name);
+    if (has_table && routes != NULL &&
+        ((e->routes = strdup(routes)) == NULL ||
+         (rc = source_digest(&e->source, e->n_threads, weights, err)) != OK))
+        return e->routes == NULL ? error_set(err, ERR_MEM, "engine: no memory") : rc;
+    if ((rc = engine_memory(e, &peak, &total, err)) != OK)
+        return rc;
+    snprintf(devices, sizeof(devices), "%llu MB, %d threads", (unsigned long long)(total >> 20),
+             e->n_threads);
     return router_create(&e->router, &options, err);
 }
 
@@ -150,6 +166,10 @@ static int check_options(const struct engine_options *options, struct error *err
     if (options->n_ranks < 0 || options->n_ranks > ENGINE_MAX_RANKS)
         return error_set(err, ERR_INPUT, "engine: %d ranks, at most %d", options->n_ranks,
                          ENGINE_MAX_RANKS);
+    if (options->group != NULL && options->strategy == ENGINE_MEASURED)
+        return error_set(err, ERR_INPUT,
+                         "engine: measured times are for ranks of one process: those of several "
+                         "would choose apart");
     return OK;
 }
 
@@ -257,7 +277,7 @@ int engine_open_on(struct engine **out, const struct engine_options *options, co
         (rc = team_run(e->team, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
         goto out;
     fill_info(e);
-    if ((rc = create_router(e, options->strategy, err)) != OK)
+    if ((rc = create_router(e, options->strategy, options->routes, err)) != OK)
         goto out;
     *out = e;
     e = NULL;
@@ -280,6 +300,7 @@ void engine_close(struct engine *e)
     if (e->info.shares_weights)
         source_close(&e->source);
     router_free(e->router);
+    free(e->routes);
     free(e->items);
     free(e->rank_of);
     free(e->costs);

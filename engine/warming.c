@@ -73,7 +73,7 @@ int engine_warm(struct engine *e, double *seconds, struct error *err)
 
     *seconds = 0.0;
     if (e->ranks[0]->ops->plan_size == NULL)
-        return OK;
+        return engine_find_routes(e, err);
     if ((rc = engine_wake(e, NULL, err)) != OK)
         return rc;
     start_ns = clock_now_ns();
@@ -81,5 +81,5 @@ int engine_warm(struct engine *e, double *seconds, struct error *err)
         rc = engine_on_all(e, warm_together, e, err);
     if (rc == OK)
         *seconds = clock_ms_since(start_ns) / 1e3;
-    return rc;
+    return rc == OK ? engine_find_routes(e, err) : rc;
 }

@@ -60,7 +60,8 @@ static int driver_failed(const struct device *d, const char *what, CUresult stat
     if (d->sleeping->driver.error_name(status, &name) != CUDA_SUCCESS)
         name = "an unknown error";
     return error_set(err, status == CUDA_ERROR_OUT_OF_MEMORY ? ERR_MEM : ERR_GPU,
-                     "cuda: gpu %d: %s: %s", d->gpu, what, name);
+                     "cuda: gpu %d: %s: %s", d->gpu, what,
+                     status == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : name);
 }
 
 #define DRIVER_TRY(call)                                                                           \

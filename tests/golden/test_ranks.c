@@ -6,8 +6,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "engine/engine.h"
 #include "engine/engine_private.h"
 #include "tests/check.h"
@@ -223,6 +225,45 @@ static void weights_are_there_once(void)
     }
 }
 
+static void check_measured(const char *routes)
+{
+    struct engine_options options = {.model = path("gemma3-tiny"),
+                                     .n_ranks = 2,
+                                     .n_threads = 2,
+                                     .max_batch_tokens = 64,
+                                     .strategy = ENGINE_MEASURED,
+                                     .routes = routes};
+    const struct engine_route *route;
+    struct engine_result result;
+    struct engine *e;
+    double seconds;
+
+    CHECK_OK(engine_open(&e, &options, &err));
+    CHECK_OK(engine_warm(e, &seconds, &err));
+    fill_ids(e);
+    encode(e, 0, 1, true, &result);
+    route = engine_last_route(e);
+    CHECK_TEXT(route->reason, "measured");
+    CHECK(route->predicted_ms > 0.0 && route->ms > 0.0);
+    engine_result_free(&result);
+    engine_close(e);
+}
+
+/* Times are measured once, and found again. */
+static void measured_times_are_kept(void)
+{
+    char routes[4096];
+    struct file_identity first, second;
+
+    snprintf(routes, sizeof(routes), PE_SCRATCH_DIR "/routes.%ld", (long)getpid());
+    check_measured(routes);
+    CHECK_OK(file_identify(&first, routes, &err));
+    check_measured(routes);
+    CHECK_OK(file_identify(&second, routes, &err));
+    CHECK_INT(first.modified_ns, second.modified_ns);
+    unlink(routes);
+}
+
 static void too_many_ranks_are_refused(void)
 {
     struct engine_options options = {.model = "random:gemma-3-tiny", .n_ranks = 9};
@@ -240,6 +281,7 @@ int main(void)
     RUN(loop_nests);
     RUN(a_pair_runs_side_by_side);
     RUN(weights_are_there_once);
+    RUN(measured_times_are_kept);
     RUN(too_many_ranks_are_refused);
     return check_result();
 }

@@ -100,6 +100,7 @@ static void ranks_warm_together_too(void)
                                      .ltx = {"random:ltx-tiny"},
                                      .max_batch_tokens = 2080,
                                      .n_ranks = 2,
+                                     .strategy = ENGINE_REPLICATED, /* no times are measured */
                                      .n_threads = 1};
     struct ops first, second;
     struct engine *e;
