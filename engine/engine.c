@@ -202,8 +202,9 @@ static int route_batch(struct engine *e, const struct engine_prompt *prompts, in
     last.reason = route.reason;
     last.predicted_ms = route.predicted_ms;
     last.ms = clock_ms_since(start_ns);
+    router_note(e->router, &route, last.ms);
+    last.ratio = router_ratio(e->router, route.strategy);
     e->last = last;
-    router_note(e->router, &route, e->last.ms);
     return OK;
 }
 

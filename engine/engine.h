@@ -202,6 +202,8 @@ struct engine_route {
     enum engine_strategy strategy; /* ENGINE_SHARDED or ENGINE_REPLICATED */
     const char *reason;            /* constant, one word: "one_prompt" */
     double predicted_ms, ms;       /* predicted 0: not known */
+    double ratio;                  /* real by predicted time of this strategy's batches, the newest
+                                      weighing most; 0: none was predicted */
     struct {
         int n_prompts;           /* 0: it took no part */
         double begin_ms, end_ms; /* from the batch's begin on */

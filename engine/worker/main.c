@@ -42,9 +42,9 @@ static const struct option options[] = {
     {"name", 0, "PE_NAME", OPT_TEXT, FIELD(name), NULL, 0, 0, "NAME",
      "a fixed name: takes back its old jobs at once; default: host and random"},
     {"batch-tokens", 0, "PE_BATCH_TOKENS", OPT_INT, FIELD(budget_tokens), "2048", 1, 1 << 20, "N",
-     "tokens of a batch"},
+     "tokens of a batch, for each rank"},
     {"batch-jobs", 0, "PE_BATCH_JOBS", OPT_INT, FIELD(max_jobs), "32", 1, 64, "N",
-     "prompts of a batch"},
+     "prompts of a batch, for each rank; 64 of all at most"},
     {"result-ttl", 0, "PE_RESULT_TTL", OPT_INT, FIELD(result_ttl_s), "604800", 1, 31536000, "S",
      "seconds that results are kept"},
     {"lease-ms", 0, "PE_LEASE_MS", OPT_INT, FIELD(lease_ms), "30000", 1000, 600000, "N",
@@ -197,10 +197,10 @@ static int open_engine(struct engine **out, const struct settings *s, struct err
     if ((rc = engine_open(out, &engine_options, err)) != OK)
         return rc;
     info = engine_info(*out);
-    log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu",
+    log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu ranks=%d",
              (unsigned long long)(info->loaded_bytes / 1000000), info->load_s,
              gb_per_s(info->loaded_bytes, info->load_s),
-             (unsigned long long)(info->weights_bytes / 1000000));
+             (unsigned long long)(info->weights_bytes / 1000000), info->n_ranks);
     if ((rc = engine_warm(*out, &warm_s, err)) == OK && warm_s > 0.0)
         log_info("warmed", "seconds=%.2f", warm_s);
     return rc;
@@ -233,7 +233,7 @@ int main(int argc, char **argv)
     int64_t start_ns = clock_now_ns();
     char name[80];
     bool help, hung = false;
-    int n_rest, rc, worker_rc = OK;
+    int n_rest, n_ranks, rc, worker_rc = OK;
 
     if ((rc = options_parse(&program, &settings, argc, argv, &n_rest, &help, &err)) != OK)
         goto out;
@@ -268,6 +268,7 @@ int main(int argc, char **argv)
         log_warn("model_random", "model=%s text=\"weights are random: results mean nothing\"",
                  card->id);
     loading_end(&loading);
+    n_ranks = engine_info(engine)->n_ranks;
 
     if (settings.name == NULL)
         random_name(name, sizeof(name));
@@ -280,8 +281,8 @@ int main(int argc, char **argv)
         .owner_is_fixed = settings.name != NULL,
         .redis_timeout_ms = (int)settings.redis.timeout_ms,
         .lease_ms = (int)settings.lease_ms,
-        .budget_tokens = settings.budget_tokens,
-        .max_jobs = (int)settings.max_jobs,
+        .budget_tokens = settings.budget_tokens * n_ranks,
+        .max_jobs = (int)settings.max_jobs * n_ranks,
         .result_ttl_ms = settings.result_ttl_s * 1000,
         .register_every_ms = (int)settings.register_s * 1000,
         .probe_every_ms = (int)settings.probe_s * 1000,
@@ -292,8 +293,10 @@ int main(int argc, char **argv)
     callbacks.arg = worker;
     if ((rc = admin_start(&admin, settings.admin_listen, &callbacks, &err)) != OK)
         goto out;
-    log_info("ready", "model=%s weights=%.12s compute=%s name=%s admin=%s seconds=%.2f", card->id,
-             card->weights, card->compute, name, admin_address(admin),
+    log_info("ready",
+             "model=%s weights=%.12s compute=%s ranks=%d strategy=%s name=%s admin=%s seconds=%.2f",
+             card->id, card->weights, card->compute, n_ranks,
+             engine_settings_strategy(&settings.engine), name, admin_address(admin),
              clock_ms_since(start_ns) / 1e3);
     if (settings.ready_file != NULL &&
         (rc = write_ready(settings.ready_file, admin_address(admin), &err)) != OK)

@@ -290,5 +290,5 @@ bool worker_is_ready(struct worker *w, char *why, size_t cap)
 int worker_metrics(struct worker *w, struct buf *out, struct error *err)
 {
     metric_set(&w->vitals.metrics[M_IN_HAND], (int64_t)hand_n(w->hand));
-    return metrics_render(w->vitals.metrics, N_METRICS, out, err);
+    return vitals_render(&w->vitals, out, err);
 }
