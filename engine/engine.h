@@ -64,6 +64,19 @@ enum {
 /* Told now and then while a model loads, by the first rank, from a thread of the engine's. */
 typedef void engine_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
 
+/* A rank failed, which ends its engine. */
+struct engine_failure {
+    int rank;           /* of all of the group; whose fault it is, as far as can be told */
+    const char *device; /* "cpu"; of a GPU a name that stays the same over restarts, "GPU-<uuid>";
+                           NULL: it is another process's */
+    const char *operation; /* what it was at: "layers" */
+    const char *text;      /* a sentence, without any text of a prompt */
+    bool blames_gpu;       /* the GPU itself failed; not: it is one of several that waited for each
+                              other, or its memory is too small */
+};
+/* From the thread in the call that then returns an error, at most once. All is borrowed for it. */
+typedef void engine_failed_fn(void *arg, const struct engine_failure *failure);
+
 struct engine_options {
     const char *model;               /* directory, packed safetensors file or GGUF file; borrowed
                                         for engine_open(). "random:gemma-3-12b": that
@@ -84,14 +97,19 @@ struct engine_options {
     int rank;                        /* with a group: which */
     enum engine_strategy strategy;
     enum engine_place place;
+    const char *const *left_out; /* [n_left_out] devices, by name, that are to have no rank */
+    int n_left_out;
     int deadline_ms;              /* a rank that takes no step for so long hangs, and the engine
-                                     fails; 0: a minute */
+                                     fails; while it opens or is warmed, ten times as long; 0: a
+                                     minute */
     int n_threads;                /* of all ranks together; 0: one a core */
     int max_batch_tokens;         /* activations of each rank are sized for this; 0:
                                      ENGINE_MAX_TOKENS. More prompts than fit are encoded in
                                      several passes. */
     engine_progress_fn *progress; /* or NULL */
     void *progress_arg;
+    engine_failed_fn *failed; /* or NULL */
+    void *failed_arg;
 };
 
 struct engine_info {
@@ -159,9 +177,12 @@ int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err);
 
 /* In a group of processes it returns when all have opened theirs.
  * ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve, or an LTX
- * checkpoint that needs another Gemma; ERR_MEM. On failure *out is NULL. */
+ * checkpoint that needs another Gemma, or every device is left out; ERR_MEM; ERR_GPU. On failure
+ * *out is NULL. */
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
-void engine_close(struct engine *e); /* NULL is fine */
+/* NULL is fine. What failed on a GPU, or has a thread that hangs, is left as it is: the process is
+ * to exit. */
+void engine_close(struct engine *e);
 
 /* Pays at start for what the first passes would: the first prompts of any number and length then
  * take about as long as the next. *seconds: what it took; a CPU has nothing to ready. */

@@ -62,13 +62,14 @@ static int warm_rank(void *arg, int rank, struct error *err)
 
 int engine_warm(struct engine *e, double *seconds, struct error *err)
 {
+    struct team_watch watch = engine_watch_opening(e);
     int64_t start_ns = clock_now_ns();
     int rc;
 
     *seconds = 0.0;
     if (e->ranks[0]->ops->plan_size == NULL)
         return OK;
-    if ((rc = engine_on_all(e, warm_rank, e, err)) == OK)
+    if ((rc = engine_run(e, TEAM_ALL, warm_rank, e, &watch, true, err)) == OK)
         *seconds = clock_ms_since(start_ns) / 1e3;
     return rc;
 }

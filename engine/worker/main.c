@@ -16,17 +16,21 @@
 #include "base/options.h"
 #include "engine/engine.h"
 #include "engine/engine_settings.h"
+#include "engine/worker/left_out.h"
 #include "engine/worker/proof.h"
 #include "engine/worker/registration.h"
 #include "engine/worker/worker.h"
 #include "jobs/redis_settings.h"
 
-enum { REPORT_MS = 5000 }; /* between two lines about a load */
+enum {
+    REPORT_MS = 5000, /* between two lines about a load */
+    FAILED_MS = 2000  /* for the results that are there, when the engine has failed */
+};
 
 struct settings {
     struct engine_settings engine;
     struct redis_settings redis;
-    const char *tokenizer, *admin_listen, *name, *ready_file;
+    const char *tokenizer, *admin_listen, *name, *ready_file, *state;
     int log_level;
     int64_t budget_tokens, max_jobs, register_s, probe_s, result_ttl_s, grace_s, hang_s, lease_ms;
 };
@@ -57,6 +61,8 @@ static const struct option options[] = {
      "seconds between two registrations of the model, which keep its card live"},
     {"probe-every", 0, "PE_PROBE_EVERY", OPT_INT, FIELD(probe_s), "30", 1, 3600, "S",
      "seconds without work after which a forward pass proves the device"},
+    {"state", 0, "PE_STATE", OPT_TEXT, FIELD(state), NULL, 0, 0, "DIR",
+     "an account of GPUs that fail: one that failed twice in an hour is left out"},
     {"ready-file", 0, NULL, OPT_TEXT, FIELD(ready_file), NULL, 0, 0, "PATH",
      "written when ready: the admin address"},
     {"log-level", 0, "PE_LOG_LEVEL", OPT_CHOICE, FIELD(log_level), "info", 0, 0,
@@ -182,11 +188,13 @@ static void report_load(void *arg, uint64_t bytes_done, uint64_t bytes_total)
 }
 
 /* With all that the first jobs would else wait for. */
-static int open_engine(struct engine **out, const struct settings *s, struct error *err)
+static int open_engine(struct engine **out, const struct settings *s, struct left_out *left_out,
+                       struct error *err)
 {
     struct engine_options engine_options = engine_settings_options(&s->engine);
     struct load_report report = {clock_now_ns(), clock_now_ns()};
     const struct engine_info *info;
+    struct error why = {0};
     double warm_s;
     int rc;
 
@@ -194,8 +202,10 @@ static int open_engine(struct engine **out, const struct settings *s, struct err
     engine_options.progress_arg = &report;
     engine_options.max_batch_tokens =
         s->budget_tokens > ENGINE_MAX_TOKENS ? (int)s->budget_tokens : ENGINE_MAX_TOKENS;
-    if ((rc = engine_open(out, &engine_options, err)) != OK)
+    if ((rc = left_out_read(left_out, s->state, &engine_options, err)) != OK)
         return rc;
+    if (engine_open(out, &engine_options, &why) != OK)
+        return left_out_explain(left_out, &why, err);
     info = engine_info(*out);
     log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu ranks=%d",
              (unsigned long long)(info->loaded_bytes / 1000000), info->load_s,
@@ -219,6 +229,7 @@ int main(int argc, char **argv)
 {
     static const struct rlimit no_core = {0, 0};
     static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
+    static struct left_out left_out; /* the engine tells it, to its end */
     struct settings settings = {0};
     struct worker_options worker_options = {0};
     struct admin_callbacks callbacks = {NULL, is_live, is_ready, metrics};
@@ -232,7 +243,7 @@ int main(int argc, char **argv)
     sigset_t signals;
     int64_t start_ns = clock_now_ns();
     char name[80];
-    bool help, hung = false;
+    bool help, failed, hung = false;
     int n_rest, n_ranks, rc, worker_rc = OK;
 
     if ((rc = options_parse(&program, &settings, argc, argv, &n_rest, &help, &err)) != OK)
@@ -256,7 +267,7 @@ int main(int argc, char **argv)
     signals_block(&signals);          /* before the first thread: all inherit the mask */
     if ((rc = loading_begin(&loading, &signals, &err)) != OK ||
         (rc = redis_settings_check(&settings.redis, &err)) != OK ||
-        (rc = open_engine(&engine, &settings, &err)) != OK ||
+        (rc = open_engine(&engine, &settings, &left_out, &err)) != OK ||
         (rc = proof_run(engine, true, &err)) != OK ||
         (rc = registration_open(&registration, engine, &settings.engine, settings.tokenizer,
                                 settings.redis.queue, (int)settings.redis.timeout_ms, &err)) !=
@@ -303,12 +314,12 @@ int main(int argc, char **argv)
         goto out;
     wait_for_end(&signals, worker);
 
+    failed = worker_has_failed(worker);
     worker_drain(worker);
-    if (!worker_wait(worker, worker_has_failed(worker) ? 0 : (int)settings.grace_s * 1000,
-                     &worker_rc, &err)) {
+    if (!worker_wait(worker, failed ? FAILED_MS : (int)settings.grace_s * 1000, &worker_rc, &err)) {
         hung = true;
         rc = error_set(&err, ERR_TIME, "the batches in hand did not end in time");
-        if (!worker_has_failed(worker)) /* slow batches, no hang: its jobs can start anew at once */
+        if (!failed) /* slow batches, no hang: its jobs can start anew at once */
             worker_release(worker, NULL);
     } else {
         rc = worker_rc;
@@ -322,6 +333,8 @@ out:
     loading_end(&loading);
     admin_stop(admin);
     worker_stop(worker);
+    if (rc == ERR_GPU) /* nor does a device that failed come to an orderly end */
+        _exit(EXIT_FAILURE);
     registration_close(registration);
     engine_close(engine);
     return rc == OK ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -41,7 +41,7 @@ struct worker {
     pthread_t threads[N_STEPS];
     bool started[N_STEPS];
 
-    _Atomic bool draining, ended;
+    _Atomic bool draining, failed, ended;
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t step_ended;
@@ -77,12 +77,11 @@ static void *encode_main(void *arg)
     struct error err = {0};
     int rc = encoding_run(w->encoding, &err);
 
-    if (rc != OK)
-        log_error("engine_failed", "text=\"%s\"", err.text);
     pthread_mutex_lock(&w->lock);
     w->rc = rc;
     w->err = err;
     pthread_mutex_unlock(&w->lock);
+    atomic_store(&w->failed, rc != OK);
     end_step(w);
     return NULL;
 }
@@ -194,7 +193,7 @@ bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err)
     while (!atomic_load(&w->ended) && clock_cond_wait(&w->step_ended, &w->lock, until_ns))
         ;
     ended = atomic_load(&w->ended);
-    if (ended) {
+    if (ended || w->rc != OK) {
         *rc = w->rc;
         if (w->rc != OK)
             error_set(err, w->err.code, "%s", w->err.text);
@@ -205,7 +204,7 @@ bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err)
 
 bool worker_has_failed(struct worker *w)
 {
-    return keeper_gave_up(w->keeper) || (atomic_load(&w->ended) && !atomic_load(&w->draining));
+    return keeper_gave_up(w->keeper) || atomic_load(&w->failed);
 }
 
 int worker_release(struct worker *w, struct error *err)
