@@ -67,7 +67,7 @@ run_tests dev
 
 stage "release: what users run"
 build release
-run_tests release -E "test_(service|up|faults)$|test_(embeddings|hidden_states)_" # they ran in dev
+run_tests release -E "test_(service|up|faults|rank_faults)$|test_(embeddings|hidden_states)_" # they ran in dev
 
 stage "asan: address and undefined behaviour sanitizers"
 build asan
@@ -79,7 +79,7 @@ run_tests tsan -E "_(AVX2|SSE41)$" # other instructions, the same threads
 
 stage "fuzz: clang, every parser's corpus under the sanitizers"
 build fuzz
-run_tests fuzz -E "test_(service|up|faults)|_(AVX2|SSE41)$" # these ran under gcc's sanitizers
+run_tests fuzz -E "test_(service|up|faults|rank_faults)|_(AVX2|SSE41)$" # these ran under gcc's sanitizers
 
 stage "cuda"
 tests/check_cuda.sh
@@ -90,6 +90,9 @@ if [ $full = yes ]; then
     stage "openapi: a validator's word, and schemathesis against the service"
     tests/service/run_openapi_validator.sh . build/schemathesis
     tests/service/run_schemathesis.sh build/release/bin tests build/schemathesis
+    stage "ranks: each op fails in each way, at each of two and of three"
+    python3 tests/service/test_rank_faults.py build/release/bin/prompt-encoder-{service,engine} \
+        build/release/bin/faulty_engine tests build/release/tests --full
     stage "mutations: the fault test can fail"
     python3 tests/service/mutations.py . build/mutations
 fi

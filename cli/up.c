@@ -253,6 +253,10 @@ static int describe_engine(struct up *u, struct error *err)
     if ((rc = child_arg(c, err, "--backend=%s", engine_settings_backend(s))) != OK ||
         (rc = child_arg(c, err, "--compute=%s", engine_settings_compute(s))) != OK ||
         (rc = child_arg(c, err, "--threads=%lld", (long long)s->threads)) != OK ||
+        (rc = child_arg(c, err, "--ranks=%lld", (long long)s->ranks)) != OK ||
+        (rc = child_arg(c, err, "--strategy=%s", engine_settings_strategy(s))) != OK ||
+        (rc = child_arg(c, err, "--rank-deadline=%lld", (long long)s->deadline_s)) != OK ||
+        (rc = child_arg(c, err, "--state=%s", u->state)) != OK ||
         /* one engine a state folder: it takes its old leases back at once */
         (rc = child_arg(c, err, "--name=up")) != OK ||
         /* and it is watched: a short lease makes its successor start sooner */

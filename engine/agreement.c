@@ -68,7 +68,7 @@ int engine_agree(struct engine *e, const struct engine_prompt *prompts, int n_pr
     a.mine.batch = identify(e, prompts, n_prompts, has_results);
     a.mine.strategy = (int32_t)*strategy;
     watch.deadline_ms = 0; /* the group has one */
-    if ((rc = team_run(e->team, TEAM_ALL, share_agreement, &a, &watch, err)) == OK)
+    if ((rc = engine_run(e, TEAM_ALL, share_agreement, &a, &watch, true, err)) == OK)
         *strategy = (enum strategy)a.first.strategy;
     return rc;
 }

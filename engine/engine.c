@@ -20,31 +20,47 @@ static uint64_t steps_of(void *arg, int rank)
     return rank_steps(e->ranks[rank]);
 }
 
+static uint64_t opening_steps_of(void *arg, int rank)
+{
+    struct engine *e = arg;
+    struct rank *r = atomic_load(&e->ranks[rank]);
+
+    return atomic_load(&e->traces[rank].loaded) + (r != NULL ? rank_steps(r) : 0);
+}
+
+static bool waits(void *arg, int rank)
+{
+    struct engine *e = arg;
+    struct group *g = atomic_load(&e->groups[rank]);
+
+    return g != NULL && group_is_waiting(g);
+}
+
 static void give_up(void *arg, int rank, const char *why)
 {
     struct engine *e = arg;
+    struct group *g = atomic_load(&e->groups[rank]);
 
-    if (e->groups[rank] != NULL)
-        group_abort(e->groups[rank], why);
+    if (g != NULL)
+        group_abort(g, why);
 }
 
 struct team_watch engine_watch(struct engine *e)
 {
-    return (struct team_watch){steps_of, give_up, e, e->deadline_ms};
+    return (struct team_watch){steps_of, waits, give_up, e, e->deadline_ms};
 }
 
-int engine_on_all(struct engine *e, team_fn *fn, void *arg, struct error *err)
+struct team_watch engine_watch_opening(struct engine *e)
 {
-    struct team_watch watch = {NULL, give_up, e, 0};
-
-    return team_run(e->team, TEAM_ALL, fn, arg, &watch, err);
+    return (struct team_watch){opening_steps_of, waits, give_up, e,
+                               OPENING_DEADLINES * e->deadline_ms};
 }
 
 int engine_on_first(struct engine *e, team_fn *fn, void *arg, struct error *err)
 {
-    struct team_watch watch = {NULL, give_up, e, 0};
+    struct team_watch watch = {NULL, NULL, give_up, e, 0};
 
-    return team_run(e->team, 1, fn, arg, &watch, err);
+    return engine_run(e, 1, fn, arg, &watch, false, err);
 }
 
 /* ---- a batch ---- */
@@ -154,9 +170,9 @@ static void give_out(struct work *w)
     w->batch.n = n;
 }
 
-int engine_run(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
-               struct engine_result *results, enum strategy strategy, struct engine_route *route,
-               struct error *err)
+int engine_run_batch(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                     struct engine_result *results, enum strategy strategy,
+                     struct engine_route *route, struct error *err)
 {
     struct work w = {.e = e,
                      .start_ns = clock_now_ns(),
@@ -176,7 +192,8 @@ int engine_run(struct engine *e, const struct engine_prompt *prompts, int n_prom
         e->place == ENGINE_PLACE_ALL || (is_process_group(e) && w.batch.sharded && results != NULL);
     w.batch.all_download = is_process_group(e) && e->place == ENGINE_PLACE_ALL;
     give_out(&w);
-    rc = team_run(e->team, busy_ranks(&w), run_rank, &w, &watch, &why);
+    rc = engine_run(e, busy_ranks(&w), run_rank, &w, &watch, w.batch.sharded || w.batch.placed,
+                    &why);
     if (rc == ERR_FORMAT)
         return error_set(err, ERR_FORMAT, "%s: %s", why.text, source_damage(&e->source));
     return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why.text);
@@ -239,14 +256,15 @@ static int route_batch(struct engine *e, const struct engine_prompt *prompts, in
     for (int i = 0; i < n_prompts; i++)
         e->items[i] = prompts[i].n;
     route = router_choose(e->router, e->items, n_prompts);
-    if ((rc = engine_run(e, prompts, n_prompts, results, route.strategy, &last, err)) != OK)
+    if ((rc = engine_run_batch(e, prompts, n_prompts, results, route.strategy, &last, err)) != OK)
         return rc;
     last.reason = route.reason;
     last.predicted_ms = route.predicted_ms;
     last.ms = clock_ms_since(start_ns);
     last.wake_ms = wake_s * 1e3;
+    router_note(e->router, &route, last.ms);
+    last.ratio = router_ratio(e->router, route.strategy);
     e->last = last;
-    router_note(e->router, &route, e->last.ms);
     return OK;
 }
 
@@ -319,7 +337,7 @@ int engine_read_placed(struct engine *e, int rank, int prompt, int tensor, void 
                        struct error *err)
 {
     const struct engine_result *placed = engine_placed(e, rank);
-    struct team_watch watch = {NULL, give_up, e, 0};
+    struct team_watch watch = {NULL, NULL, give_up, e, 0};
     struct reading reading = {.to = to};
 
     if (placed == NULL || prompt < 0 || prompt >= e->ranks[rank - e->first_rank]->placement.n ||
@@ -328,7 +346,7 @@ int engine_read_placed(struct engine *e, int rank, int prompt, int tensor, void 
                          tensor, prompt);
     reading.r = e->ranks[rank - e->first_rank];
     reading.from = &placed[prompt].tensors[tensor];
-    return team_run(e->team, 1 << (rank - e->first_rank), read_tensor, &reading, &watch, err);
+    return engine_run(e, 1 << (rank - e->first_rank), read_tensor, &reading, &watch, false, err);
 }
 
 const struct engine_route *engine_last_route(const struct engine *e)

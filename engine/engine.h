@@ -64,6 +64,19 @@ enum {
 /* Told now and then while a model loads, by the first rank, from a thread of the engine's. */
 typedef void engine_progress_fn(void *arg, uint64_t bytes_done, uint64_t bytes_total);
 
+/* A rank failed, which ends its engine. */
+struct engine_failure {
+    int rank;           /* of all of the group; whose fault it is, as far as can be told */
+    const char *device; /* "cpu"; of a GPU a name that stays the same over restarts, "GPU-<uuid>";
+                           NULL: it is another process's */
+    const char *operation; /* what it was at: "layers" */
+    const char *text;      /* a sentence, without any text of a prompt */
+    bool blames_gpu;       /* the GPU itself failed; not: it is one of several that waited for each
+                              other, or its memory is too small */
+};
+/* From the thread in the call that then returns an error, at most once. All is borrowed for it. */
+typedef void engine_failed_fn(void *arg, const struct engine_failure *failure);
+
 struct engine_options {
     const char *model;               /* directory, packed safetensors file or GGUF file; borrowed
                                         for engine_open(). "random:gemma-3-12b": that
@@ -86,8 +99,11 @@ struct engine_options {
     const char *routes; /* file that keeps measured times, written by engine_warm()
                            where they decide; NULL: they are measured each time */
     enum engine_place place;
+    const char *const *left_out; /* [n_left_out] devices, by name, that are to have no rank */
+    int n_left_out;
     int deadline_ms;            /* a rank that takes no step for so long hangs, and the engine
-                                   fails; 0: a minute */
+                                   fails; while it opens or is warmed, ten times as long; 0: a
+                                   minute */
     bool sleeps;                /* engine_sleep() will be called; room for a copy of the weights in
                                    the host's memory is made sure of. Not on a CPU. */
     const struct engine *share; /* one of this process, not being opened or closed meanwhile, or
@@ -100,6 +116,8 @@ struct engine_options {
                                    several passes. */
     engine_progress_fn *progress; /* or NULL */
     void *progress_arg;
+    engine_failed_fn *failed; /* or NULL */
+    void *failed_arg;
 };
 
 struct engine_info {
@@ -168,9 +186,12 @@ int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err);
 
 /* In a group of processes it returns when all have opened theirs.
  * ERR_IO, ERR_FORMAT: the model's files; ERR_INPUT: an option the backend cannot serve, or an LTX
- * checkpoint that needs another Gemma; ERR_MEM. On failure *out is NULL. */
+ * checkpoint that needs another Gemma, or every device is left out; ERR_MEM; ERR_GPU. On failure
+ * *out is NULL. */
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err);
-void engine_close(struct engine *e); /* NULL is fine */
+/* NULL is fine. What failed on a GPU, or has a thread that hangs, is left as it is: the process is
+ * to exit. */
+void engine_close(struct engine *e);
 
 /* Measures the times that a choice of strategy rests on, where any does, and pays at start for what
  * the first passes would: the first prompts of any number and length then take about as long as the
@@ -225,6 +246,8 @@ struct engine_route {
     const char *reason;            /* constant, one word: "one_prompt" */
     double predicted_ms, ms;       /* predicted 0: not known */
     double wake_ms;                /* before that: to wake the engine; 0: it was awake */
+    double ratio;                  /* real by predicted time of this strategy's batches, the newest
+                                      weighing most; 0: none was predicted */
     struct {
         int n_prompts;           /* 0: it took no part */
         double begin_ms, end_ms; /* from the batch's begin on */

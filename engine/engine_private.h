@@ -1,8 +1,7 @@
 /* engine_private.h - what an engine holds. For the files of engine/ that are engine.h together:
  * opening.c makes it and takes it apart, engine.c runs batches, agreement.c lets processes agree on
  * them, routing.c has the times to choose by, warming.c readies it, work.c says what there is to
- * do.
- */
+ * do, failing.c which rank failed. */
 #pragma once
 #include <stdatomic.h>
 
@@ -13,6 +12,8 @@
 #include "engine/residence.h"
 #include "engine/source.h"
 #include "kernels/group.h"
+
+enum { OPENING_DEADLINES = 10 };
 
 struct engine {
     struct source source;
@@ -32,8 +33,16 @@ struct engine {
     struct team *team;
     char group_id[GROUP_ID_SIZE];
     /* [n_local], each made and ended by its thread */
-    struct group *groups[ENGINE_MAX_RANKS];
-    struct rank *ranks[ENGINE_MAX_RANKS];
+    struct group *_Atomic groups[ENGINE_MAX_RANKS];
+    struct rank *_Atomic ranks[ENGINE_MAX_RANKS];
+    /* likewise: which device, its name, and what it does */
+    int gpus[ENGINE_MAX_RANKS];
+    char devices[ENGINE_MAX_RANKS][OPS_DEVICE_NAME];
+    struct rank_trace traces[ENGINE_MAX_RANKS];
+
+    engine_failed_fn *failed; /* told once */
+    void *failed_arg;
+    bool has_failed;
 
     /* a batch on its way to the ranks: room for as many prompts as one had */
     int *items, *rank_of;
@@ -45,15 +54,11 @@ struct engine {
 int engine_open_on(struct engine **out, const struct engine_options *options, const struct ops *ops,
                    struct error *err);
 
-/* Runs fn on all ranks' threads, or on the first's; arg is the function's. */
-int engine_on_all(struct engine *e, team_fn *fn, void *arg, struct error *err);
-int engine_on_first(struct engine *e, team_fn *fn, void *arg, struct error *err);
-
 /* A batch of prompts that have been checked, by that strategy; results NULL: what is computed stays
  * on the devices. */
-int engine_run(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
-               struct engine_result *results, enum strategy strategy, struct engine_route *route,
-               struct error *err);
+int engine_run_batch(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
+                     struct engine_result *results, enum strategy strategy,
+                     struct engine_route *route, struct error *err);
 
 /* All processes of the group have that batch, and take the first one's strategy. */
 int engine_agree(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
@@ -62,5 +67,20 @@ int engine_agree(struct engine *e, const struct engine_prompt *prompts, int n_pr
 /* The router's table, from where it is kept or measured now; nothing where it needs none. */
 int engine_find_routes(struct engine *e, struct error *err);
 
-/* The same, watched: a rank that takes no step for the deadline hangs. */
+/* team_run(), and whoever wants to know is told of a failure that ends the engine (ERR_GPU).
+ * `together`: ranks wait for each other, so that of one that waited too long it cannot be said that
+ * its device is at fault. */
+int engine_run(struct engine *e, int ranks, team_fn *fn, void *arg, const struct team_watch *watch,
+               bool together, struct error *err);
+/* The same while the engine opens, where every failure ends it: what comes back, and is told, is
+ * that of the rank which failed by itself. */
+int engine_run_opening(struct engine *e, int ranks, team_fn *fn, void *arg,
+                       const struct team_watch *watch, struct error *err);
+
+/* Runs fn on the first rank's thread; arg is the function's. */
+int engine_on_first(struct engine *e, team_fn *fn, void *arg, struct error *err);
+
+/* A rank that takes no step for the deadline hangs; engine_watch_opening(): none while it opens or
+ * is warmed, for ten times as long. */
 struct team_watch engine_watch(struct engine *e);
+struct team_watch engine_watch_opening(struct engine *e);

@@ -89,3 +89,8 @@ const char *engine_settings_compute(const struct engine_settings *s)
 {
     return computes[s->compute].name;
 }
+
+const char *engine_settings_strategy(const struct engine_settings *s)
+{
+    return engine_strategy_name(strategies[s->strategy]);
+}

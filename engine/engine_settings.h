@@ -86,4 +86,5 @@ struct engine_options engine_settings_options(const struct engine_settings *s);
 
 /* As the options spell them: "cpu", "float32". */
 const char *engine_settings_backend(const struct engine_settings *s);
+const char *engine_settings_strategy(const struct engine_settings *s);
 const char *engine_settings_compute(const struct engine_settings *s);

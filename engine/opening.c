@@ -9,7 +9,7 @@
 #include "base/cores.h"
 #include "engine/engine_private.h"
 
-enum { JOIN_MS = 600000, DEADLINE_MS = 60000 };
+enum { DEADLINE_MS = 60000 };
 
 /* What all ranks open by. */
 struct opening {
@@ -29,26 +29,36 @@ static int open_rank(void *arg, int rank, struct error *err)
 {
     const struct opening *o = arg;
     struct engine *e = o->e;
+    struct rank_trace *trace = &e->traces[rank];
+    struct group *group = NULL;
+    struct rank *r = NULL;
     struct rank_options options = {
         .source = &e->source,
         .home = residence_home(e->residence, rank),
         .ops = e->ops,
         .compute = e->compute,
-        .gpu = e->first_rank + rank,
+        .gpu = e->gpus[rank],
         .n_threads = threads_of(e, rank),
         .sleeps = residence_sleeps(e->residence),
         .is_saved = residence_sleeps(e->residence) && rank == 0,
         .max_batch_tokens = e->max_batch_tokens,
         .progress = rank == 0 ? o->options->progress : NULL,
         .progress_arg = o->options->progress_arg,
+        .trace = trace,
     };
     int rc;
 
-    if (e->n_ranks > 1 && (rc = group_join(&e->groups[rank], e->group_id, e->first_rank + rank,
-                                           e->n_ranks, JOIN_MS, e->deadline_ms, err)) != OK)
+    atomic_store(&trace->doing, "meet");
+    if (e->n_ranks > 1 &&
+        (rc = group_join(&group, e->group_id, e->first_rank + rank, e->n_ranks,
+                         OPENING_DEADLINES * e->deadline_ms, e->deadline_ms, err)) != OK)
         return rc;
-    options.group = e->groups[rank];
-    return rank_open(&e->ranks[rank], &options, err);
+    atomic_store(&e->groups[rank], group);
+    options.group = group;
+    if ((rc = rank_open(&r, &options, err)) != OK && group != NULL)
+        group_abort(group, err->text); /* the others may wait for it */
+    atomic_store(&e->ranks[rank], r);
+    return rc;
 }
 
 static int close_rank(void *arg, int rank, struct error *err)
@@ -63,13 +73,19 @@ static int close_rank(void *arg, int rank, struct error *err)
     return OK;
 }
 
-/* A failure while ranks open must not leave others waiting for it. */
-static void give_up_opening(void *arg, int rank, const char *why)
-{
-    struct engine *e = arg;
+/* What is loaded for all ranks is told as if it was for the one that does it. */
+struct load_report {
+    const struct engine_options *options;
+    struct rank_trace *trace;
+};
 
-    if (e->groups[rank] != NULL)
-        group_abort(e->groups[rank], why);
+static void note_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
+{
+    const struct load_report *report = arg;
+
+    atomic_fetch_add(&report->trace->loaded, 1);
+    if (report->options->progress != NULL)
+        report->options->progress(report->options->progress_arg, bytes_done, bytes_total);
 }
 
 /* Ranks of the host read one copy of the weights. */
@@ -79,9 +95,13 @@ static bool has_one_home(const struct engine *e)
 }
 
 /* Once for all ranks, with the threads of all, on a device that only loads. */
-static int load_for_all(struct engine *e, const struct engine_options *options, struct error *err)
+static int load_for_all(void *arg, int rank, struct error *err)
 {
+    const struct opening *o = arg;
+    const struct engine_options *options = o->options;
+    struct engine *e = o->e;
     struct home *home = residence_home(e->residence, 0);
+    struct load_report report = {options, &e->traces[rank]};
     struct device_options device_options = {.act = rank_act(e->compute),
                                             .float8 = e->compute == DTYPE_F8_E4M3,
                                             .max_rows = 1,
@@ -92,11 +112,14 @@ static int load_for_all(struct engine *e, const struct engine_options *options, 
         .ops = e->ops,
         .act = device_options.act,
         .n_ranks = e->n_ranks,
-        .progress = options->progress,
-        .progress_arg = options->progress_arg,
+        .progress = note_progress,
+        .progress_arg = &report,
     };
     int rc;
 
+    if (!has_one_home(e) || e->info.shares_weights)
+        return OK;
+    atomic_store(&report.trace->doing, "load");
     if ((rc = e->ops->open(&home->device, &device_options, err)) != OK)
         return rc;
     replica_options.device = home->device;
@@ -107,7 +130,6 @@ static int load_for_all(struct engine *e, const struct engine_options *options, 
 static int find_residence(struct engine *e, const struct engine_options *options, struct error *err)
 {
     const struct engine *other = options->share;
-    int rc;
 
     if (other != NULL && other->ops == e->ops && other->compute == e->compute &&
         other->n_ranks == e->n_ranks && other->n_local == e->n_local &&
@@ -119,10 +141,8 @@ static int find_residence(struct engine *e, const struct engine_options *options
         e->is_asleep = true;
         return engine_wake(e, NULL, err);
     }
-    if ((rc = residence_create(&e->residence, e->ops, has_one_home(e) ? 1 : e->n_local,
-                               options->sleeps, err)) != OK)
-        return rc;
-    return has_one_home(e) ? load_for_all(e, options, err) : OK;
+    return residence_create(&e->residence, e->ops, has_one_home(e) ? 1 : e->n_local,
+                            options->sleeps, err);
 }
 
 static int create_router(struct engine *e, enum engine_strategy strategy, const char *routes,
@@ -173,17 +193,55 @@ static int check_options(const struct engine_options *options, struct error *err
     return OK;
 }
 
+static bool is_left_out(const struct engine_options *options, const char *device)
+{
+    for (int i = 0; i < options->n_left_out; i++)
+        if (strcmp(options->left_out[i], device) == 0)
+            return true;
+    return false;
+}
+
+/* The devices that ranks may have, where they can be counted: the visible ones, by number, without
+ * those that are left out. */
+static int find_devices(struct engine *e, const struct engine_options *options, int *gpus, int *n,
+                        int *n_left_out, struct error *err)
+{
+    int n_visible, rc;
+
+    *n = *n_left_out = 0;
+    if ((rc = e->ops->n_devices(&n_visible, err)) != OK)
+        return rc;
+    for (int gpu = 0; gpu < n_visible && *n < ENGINE_MAX_RANKS; gpu++) {
+        char name[OPS_DEVICE_NAME];
+        if (options->n_left_out > 0 && e->ops->identify != NULL &&
+            e->ops->identify(name, gpu, NULL) == OK && is_left_out(options, name))
+            ++*n_left_out;
+        else
+            gpus[(*n)++] = gpu;
+    }
+    return OK;
+}
+
 /* As many as are wanted, of the devices that there are. */
 static int count_ranks(struct engine *e, const struct engine_options *options, struct error *err)
 {
-    int n = 1, rc;
+    int n, n_left_out, rc;
 
     e->n_ranks = options->n_ranks > 0 ? options->n_ranks : 1;
-    if (e->ops->n_devices != NULL && (rc = e->ops->n_devices(&n, err)) != OK)
+    if (e->ops->n_devices == NULL) {
+        for (int r = 0; r < e->n_ranks; r++)
+            e->gpus[r] = r;
+        return OK;
+    }
+    if ((rc = find_devices(e, options, e->gpus, &n, &n_left_out, err)) != OK)
         return rc;
-    if (e->ops->n_devices != NULL && e->n_ranks > n)
+    if (n == 0)
+        return error_set(err, ERR_INPUT, "engine: all %d GPUs are left out", n_left_out);
+    if (e->n_ranks > n + n_left_out)
         return error_set(err, ERR_INPUT, "engine: %d ranks are wanted, and there are %d GPUs",
-                         e->n_ranks, n);
+                         e->n_ranks, n + n_left_out);
+    if (e->n_ranks > n)
+        e->n_ranks = n;
     return OK;
 }
 
@@ -200,7 +258,23 @@ static int name_group(struct engine *e, const struct engine_options *options, st
     memcpy(e->group_id, options->group, strlen(options->group) + 1);
     e->n_local = 1;
     e->first_rank = options->rank;
+    e->gpus[0] = e->gpus[options->rank];
     return OK;
+}
+
+/* For messages, and for whoever keeps account of them. One that cannot be asked will fail when it
+ * is opened, and say why. */
+static void name_devices(struct engine *e)
+{
+    for (int r = 0; r < e->n_local; r++) {
+        char *name = e->devices[r];
+        if (e->ops->identify != NULL && e->ops->identify(name, e->gpus[r], NULL) == OK)
+            continue;
+        if (e->ops->is_host)
+            snprintf(name, OPS_DEVICE_NAME, "%s", e->ops->name);
+        else
+            snprintf(name, OPS_DEVICE_NAME, "%s %d", e->ops->name, e->gpus[r]);
+    }
 }
 
 static void fill_info(struct engine *e)
@@ -248,7 +322,7 @@ int engine_open_on(struct engine **out, const struct engine_options *options, co
                    struct error *err)
 {
     struct opening opening = {.options = options};
-    struct team_watch watch = {.give_up = give_up_opening};
+    struct team_watch watch;
     struct engine *e;
     int rc;
 
@@ -264,7 +338,9 @@ int engine_open_on(struct engine **out, const struct engine_options *options, co
     e->compute = options->compute;
     e->ops = ops;
     e->place = options->place;
-    opening.e = watch.arg = e;
+    e->failed = options->failed;
+    e->failed_arg = options->failed_arg;
+    opening.e = e;
     if (e->ops == NULL) {
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
         goto out;
@@ -272,9 +348,13 @@ int engine_open_on(struct engine **out, const struct engine_options *options, co
     if ((rc = count_ranks(e, options, err)) != OK ||
         (rc = source_open(&e->source, options, err)) != OK ||
         (rc = name_group(e, options, err)) != OK ||
-        (rc = team_start(&e->team, e->n_local, err)) != OK ||
-        (rc = find_residence(e, options, err)) != OK ||
-        (rc = team_run(e->team, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
+        (rc = team_start(&e->team, e->n_local, err)) != OK)
+        goto out;
+    name_devices(e);
+    watch = engine_watch_opening(e);
+    if ((rc = find_residence(e, options, err)) != OK ||
+        (rc = engine_run_opening(e, 1, load_for_all, &opening, &watch, err)) != OK ||
+        (rc = engine_run_opening(e, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
         goto out;
     fill_info(e);
     if ((rc = create_router(e, options->strategy, options->routes, err)) != OK)
@@ -290,6 +370,8 @@ void engine_close(struct engine *e)
 {
     if (e == NULL || (e->team != NULL && team_is_broken(e->team)))
         return; /* a thread that hangs may yet use all of it */
+    if (e->has_failed && !e->ops->is_host)
+        return; /* nobody knows how long a device that failed takes to be closed */
     /* others that share the weights may be asleep, and wait for this one alone */
     if (e->residence != NULL && residence_is_shared(e->residence))
         engine_sleep(e, NULL);

@@ -163,6 +163,7 @@ static int finish_modality(struct pass *p, int m, struct error *err)
     const float *features = ltx_features(r->ltx, (enum ltx_modality)m);
     int n_embedded = 0, rc;
 
+    rank_note(r, "features");
     for (int b = 0; b < p->pack.B; b++) {
         const struct engine_request *request = prompt_at(p, b)->request;
         if (request->level == ENGINE_HIDDEN_STATES || !request_wants(r->info, request, m))
@@ -177,6 +178,7 @@ static int finish_modality(struct pass *p, int m, struct error *err)
             return rc;
     }
     p->modality = m;
+    rank_note(r, "connectors");
     return ltx_embed(r->ltx, (enum ltx_modality)m, r->embedded, n_embedded, on_embeddings, p, err);
 }
 
@@ -207,6 +209,7 @@ static int compute(struct pass *p, struct error *err)
         return rc;
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         run |= (unsigned)p->features[m] << (m + 1);
+    rank_note(r, "layers");
     if ((rc = gemma_forward(r->gemma, &p->pack, wanted, p->batch->sharded,
                             to_host || r->is_warming ? 0 : run, on_state, p, err)) != OK)
         return rc;
@@ -240,7 +243,10 @@ static int run_pass(struct pass *p, struct error *nan, struct error *err)
 {
     int rc;
 
-    if ((rc = compute(p, err)) != OK || (rc = let_go(p, err)) != OK)
+    if ((rc = compute(p, err)) != OK)
+        return rc;
+    rank_note(p->r, "results");
+    if ((rc = let_go(p, err)) != OK)
         return rc;
     rc = p->writes ? check_nans(p, err) : OK;
     if (rc != ERR_FORMAT)
@@ -321,8 +327,9 @@ static int run_passes(struct rank *r, const struct rank_batch *batch, struct err
             rc = rehearse(&pass, err);
         if (rc == OK)
             rc = run_pass(&pass, nan, err);
-        /* in any case: the next one uploads from the same memory */
-        synced = r->ops->sync(r->device, rc == OK ? err : NULL);
+        /* in any case: the next one uploads from the same memory; but there is none after a failure
+         * of what others take part in, and its end may not come before they know */
+        synced = rc == OK || !batch->sharded ? r->ops->sync(r->device, rc == OK ? err : NULL) : rc;
         if (rc != OK || (rc = synced) != OK)
             return rc;
     }
@@ -334,10 +341,13 @@ int rank_run(struct rank *r, const struct rank_batch *batch, struct error *err)
     struct error nan = {0}, why = {0};
     int rc = OK;
 
+    rank_note(r, "begin");
     if (batch->placed)
         rc = placement_begin(r, batch, &why);
     if (rc == OK)
         rc = run_passes(r, batch, &nan, &why);
+    if (rc == OK && batch->placed)
+        rank_note(r, "exchange");
     if (rc == OK && batch->placed && (rc = placement_exchange(r, batch, &why)) == OK &&
         (rc = placement_download(r, batch, &why)) == OK)
         rc = r->ops->sync(r->device, &why);
@@ -346,7 +356,9 @@ int rank_run(struct rank *r, const struct rank_batch *batch, struct error *err)
         group_abort(r->options.group, why.text);
         rc = ERR_GPU;
     }
-    if (rc != OK)
-        return error_set(err, (enum err_code)rc, "%s", why.text);
+    if (rc != OK) {
+        error_set(err, why.code, "%s", why.text);
+        return rc;
+    }
     return nan.code == OK ? OK : error_set(err, nan.code, "%s", nan.text);
 }

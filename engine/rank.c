@@ -73,9 +73,21 @@ static int open_device(struct rank *r, struct error *err)
     };
     int rc;
 
+    rank_note(r, "open");
     if ((rc = r->ops->open(&r->device, &options, err)) != OK || o->group == NULL)
         return rc;
+    rank_note(r, "join");
     return r->ops->join(r->device, o->group, err);
+}
+
+/* Told to whoever wants to know, and a sign of life in any case. */
+static void note_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
+{
+    const struct rank_options *o = arg;
+
+    atomic_fetch_add(&o->trace->loaded, 1);
+    if (o->progress != NULL)
+        o->progress(o->progress_arg, bytes_done, bytes_total);
 }
 
 static int find_weights(struct rank *r, struct error *err)
@@ -87,10 +99,11 @@ static int find_weights(struct rank *r, struct error *err)
         .device = r->device,
         .act = r->act,
         .n_ranks = o->group != NULL ? group_n_ranks(o->group) : 1,
-        .progress = o->progress,
-        .progress_arg = o->progress_arg,
+        .progress = note_progress,
+        .progress_arg = &r->options,
     };
 
+    rank_note(r, "load");
     r->replica = &o->home->replica;
     if (o->home->device != NULL)
         return OK;
@@ -148,6 +161,7 @@ int rank_open(struct rank **out, const struct rank_options *options, struct erro
         (rc = check_host(r, err)) != OK || (rc = find_weights(r, err)) != OK)
         goto out;
     replica = r->replica;
+    rank_note(r, "make room");
     if ((rc = gemma_create(&r->gemma, &options->source->config, replica->weights, r->device, number,
                            n_ranks, r->act, ENGINE_MAX_TOKENS, options->max_batch_tokens, err)) !=
             OK ||

@@ -3,6 +3,8 @@
  * rank.c opens and closes it, pass.c runs prompts through it. A rank belongs
  * to its thread (engine/group/team.h), but for rank_steps(). */
 #pragma once
+#include <stdatomic.h>
+
 #include "engine/engine.h"
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
@@ -32,6 +34,12 @@ static inline size_t rank_part_bytes(int width, int video_width, int audio_width
     return (size_t)ENGINE_ROWS * (size_t)(W > width ? W : width) * sizeof(float);
 }
 
+/* What others may read of a rank at any time. */
+struct rank_trace {
+    _Atomic(const char *) doing; /* a constant word or two */
+    _Atomic uint64_t loaded;     /* rises while it loads */
+};
+
 struct rank_options {
     const struct source *source; /* borrowed, as all here, until rank_close() */
     struct home *home;           /* its weights; where nothing is there yet it loads them, and its
@@ -43,7 +51,8 @@ struct rank_options {
     bool sleeps;        /* as residence_create() has it */
     bool is_saved;      /* it is from this rank's weights that the copy is made */
     int max_batch_tokens;
-    struct group *group;          /* NULL: it is alone */
+    struct group *group; /* NULL: it is alone */
+    struct rank_trace *trace;
     engine_progress_fn *progress; /* of its loading, or NULL */
     void *progress_arg;
 };
@@ -98,8 +107,15 @@ void rank_close(struct rank *r); /* NULL is fine */
 
 /* Returns when all is computed, and results are in the host's memory. ERR_FORMAT: a result has a
  * NaN; the rank has then done its part all the same, so that the others do not wait. Any other
- * failure in a batch that ranks run together is ERR_GPU, and ends the group. */
+ * failure in a batch that ranks run together is ERR_GPU, and ends the group; the error keeps its
+ * own code. */
 int rank_run(struct rank *r, const struct rank_batch *batch, struct error *err);
+
+/* What it does from now on, for whoever asks when it failed. */
+static inline void rank_note(struct rank *r, const char *doing)
+{
+    atomic_store_explicit(&r->options.trace->doing, doing, memory_order_relaxed);
+}
 
 /* Layers and connector blocks so far; from any thread. */
 uint64_t rank_steps(const struct rank *r);

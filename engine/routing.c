@@ -28,7 +28,7 @@ static int run_measured(void *arg, enum strategy strategy, int n_prompts, int n_
     for (int i = 0; i < n_prompts; i++)
         prompts[i] = (struct engine_prompt){ids, n_tokens, &request};
     start_ns = clock_now_ns();
-    rc = engine_run(e, prompts, n_prompts, NULL, strategy, &route, err);
+    rc = engine_run_batch(e, prompts, n_prompts, NULL, strategy, &route, err);
     *ms = clock_ms_since(start_ns);
     free(prompts);
     return rc;

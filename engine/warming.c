@@ -68,6 +68,7 @@ static int warm_together(void *arg, int rank, struct error *err)
 
 int engine_warm(struct engine *e, double *seconds, struct error *err)
 {
+    struct team_watch watch = engine_watch_opening(e);
     int64_t start_ns;
     int rc;
 
@@ -77,8 +78,8 @@ int engine_warm(struct engine *e, double *seconds, struct error *err)
     if ((rc = engine_wake(e, NULL, err)) != OK)
         return rc;
     start_ns = clock_now_ns();
-    if ((rc = engine_on_all(e, warm_alone, e, err)) == OK && e->n_ranks > 1)
-        rc = engine_on_all(e, warm_together, e, err);
+    if ((rc = engine_run(e, TEAM_ALL, warm_alone, e, &watch, false, err)) == OK && e->n_ranks > 1)
+        rc = engine_run(e, TEAM_ALL, warm_together, e, &watch, true, err);
     if (rc == OK)
         *seconds = clock_ms_since(start_ns) / 1e3;
     return rc == OK ? engine_find_routes(e, err) : rc;

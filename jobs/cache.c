@@ -22,10 +22,10 @@
 #include "jobs/reply.h"
 
 enum {
-    VERSION = 4,          /* of the header */
+    VERSION = 5,          /* of the header */
     TEMPORARY_MS = 60000, /* an unfinished result's life after its last piece */
     KEY_SIZE = JOB_ID_SIZE + 2,
-    N_FIELDS = 16 /* of the header's JSON */
+    N_FIELDS = 17 /* of the header's JSON */
 };
 
 struct cache {
@@ -297,6 +297,14 @@ static uint32_t combined_crc(const struct cache_header *h)
     return crc;
 }
 
+static bool is_plain_text(const char *text)
+{
+    for (const char *c = text; *c != '\0'; c++)
+        if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\')
+            return false;
+    return true;
+}
+
 static int write_header(char **out, const struct cache_header *h, struct error *err)
 {
     json_t *tensors = json_array(), *pieces = json_array(), *root;
@@ -314,12 +322,12 @@ static int write_header(char **out, const struct cache_header *h, struct error *
     for (size_t i = 0; i < cache_n_pieces(h); i++)
         json_array_append_new(pieces, json_integer(h->piece_crc32c[i]));
     root = json_pack(
-        "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:o, s:I, s:o, s:I}",
+        "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:o, s:I, s:o, s:I}",
         "version", VERSION, "model", h->model, "weights", h->weights, "tokenizer", h->tokenizer,
         "gemma_version", h->gemma_version, "output", h->output, "layers", h->layers, "modalities",
-        h->modalities, "extractor", h->extractor, "ltx_version", h->ltx_version, "n_tokens",
-        h->n_tokens, "truncated", h->truncated, "tensors", tensors, "bytes", (json_int_t)h->bytes,
-        "pieces", pieces, "crc32c", (json_int_t)h->crc32c);
+        h->modalities, "extractor", h->extractor, "ltx_version", h->ltx_version, "route", h->route,
+        "n_tokens", h->n_tokens, "truncated", h->truncated, "tensors", tensors, "bytes",
+        (json_int_t)h->bytes, "pieces", pieces, "crc32c", (json_int_t)h->crc32c);
     *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (*out == NULL)
@@ -397,6 +405,7 @@ static int read_header(struct cache_header *h, const char *text, size_t len, str
                                err)) != OK ||
         (rc = json_fields_text(h->ltx_version, sizeof(h->ltx_version), root, "ltx_version",
                                "result", err)) != OK ||
+        (rc = json_fields_text(h->route, sizeof(h->route), root, "route", "result", err)) != OK ||
         (rc = json_fields_int(&n_tokens, root, "n_tokens", 0, INT32_MAX, "result", err)) != OK ||
         (rc = json_fields_bool(&h->truncated, root, "truncated", "result", err)) != OK ||
         (rc = json_fields_int(&bytes, root, "bytes", 0, INT64_MAX, "result", err)) != OK ||
@@ -405,6 +414,10 @@ static int read_header(struct cache_header *h, const char *text, size_t len, str
     h->n_tokens = (int)n_tokens;
     h->bytes = (size_t)bytes;
     h->crc32c = (uint32_t)crc;
+    if (!is_plain_text(h->route)) {
+        rc = error_set(err, ERR_FORMAT, "result: a route that is no plain text");
+        goto out;
+    }
     tensors = json_object_get(root, "tensors");
     if (!json_is_array(tensors) || json_array_size(tensors) > CACHE_MAX_TENSORS) {
         rc = error_set(err, ERR_FORMAT, "result: not 1 to %d tensors", CACHE_MAX_TENSORS);
@@ -613,6 +626,8 @@ int cache_put(struct cache *c, const char *id, struct cache_header *h, const voi
     if ((rc = locate(c, id, &r, key, err)) != OK ||
         (rc = check_parts(h, part_bytes, n_parts, err)) != OK)
         return rc;
+    if (!is_plain_text(h->route))
+        return error_set(err, ERR_INPUT, "cache: a route that is no plain text");
     if (ttl_ms < 1 || ttl_ms > INT64_MAX / 65536)
         return error_set(err, ERR_INPUT, "cache: a life of %" PRId64 " ms", ttl_ms);
     if (gnutls_rnd(GNUTLS_RND_NONCE, random, sizeof(random)) != 0)

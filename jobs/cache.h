@@ -45,6 +45,8 @@ struct cache_header {
     char modalities[16];     /* "video,audio": those of the other levels */
     char extractor[8];       /* LTX's, of the other levels: "v2" */
     char ltx_version[104];   /* of the checkpoint, where it names one */
+    char route[96];          /* how it was computed, for people, and no part of what it is: ASCII
+                                for a quoted string of HTTP, so without '"' and '\\'; or "" */
     int n_tokens;
     bool truncated;
     int n_tensors;
@@ -72,7 +74,7 @@ int cache_exist_all(struct cache *c, const char *const *ids, size_t n, bool *exi
 /* Writes a result whose tensors are given as n_parts runs of bytes, h->bytes in all (its checksums
  * are filled in). The first writer wins: *stored is false when there was one already, which then
  * stays. `replace`: takes its place instead. ERR_MEM: C is full, or too small to hold it while it
- * is written. ERR_INPUT: the tensors do not make up h->bytes. */
+ * is written. ERR_INPUT: the tensors do not make up h->bytes, or the route is no such text. */
 int cache_put(struct cache *c, const char *id, struct cache_header *h, const void *const *parts,
               const size_t *part_bytes, size_t n_parts, int64_t ttl_ms, bool replace, bool *stored,
               struct error *err);

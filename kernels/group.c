@@ -55,7 +55,9 @@ struct entry {
     void *base;           /* where its process has the segment */
     _Atomic uint32_t out; /* ranks of the process that use `base` and have left */
     _Atomic uint32_t left;
-    char why[256]; /* why it aborted the group, when it was the first */
+    /* of the first to abort the group: why, and whose fault that is */
+    char why[256];
+    int32_t culprit;
 };
 
 struct segment {
@@ -71,8 +73,9 @@ struct group {
     struct segment *s;
     int rank, n_ranks, deadline_ms;
     int home, n_here;           /* the lowest rank of this process, and how many there are */
-    pthread_mutex_t abort_lock; /* guards this rank's `why` */
+    pthread_mutex_t abort_lock; /* guards this rank's `why` and `culprit` */
     _Atomic int64_t looked_ns;  /* when the other ranks' processes were looked at */
+    _Atomic bool is_waiting;
 };
 
 static const char GONE[] = "is gone: its process ended";
@@ -174,6 +177,7 @@ static void fail(struct group *g, int rank, const char *why)
     pthread_mutex_lock(&g->abort_lock);
     if (atomic_load(&g->s->failed) == 0) {
         snprintf(own->why, sizeof(own->why), "rank %d %s", rank, why);
+        own->culprit = rank;
         atomic_compare_exchange_strong(&g->s->failed, &none, (uint32_t)g->rank + 1);
     }
     pthread_mutex_unlock(&g->abort_lock);
@@ -451,6 +455,7 @@ int group_barrier(struct group *g, struct error *err)
 {
     struct segment *s = g->s;
     uint32_t generation = atomic_load(&s->generation), bit = 1u << g->rank;
+    int rc;
 
     if (atomic_load(&s->failed) != 0)
         return report(g, err);
@@ -465,7 +470,10 @@ int group_barrier(struct group *g, struct error *err)
             return OK;
         pause_cpu();
     }
-    return wait_for_barrier(g, generation, err);
+    atomic_store(&g->is_waiting, true);
+    rc = wait_for_barrier(g, generation, err);
+    atomic_store(&g->is_waiting, false);
+    return rc;
 }
 
 int group_share(struct group *g, void *data, size_t bytes, int root, struct error *err)
@@ -502,4 +510,16 @@ int group_check(struct group *g, struct error *err)
     if (gone >= 0)
         fail(g, gone, GONE);
     return atomic_load(&g->s->failed) != 0 ? report(g, err) : OK;
+}
+
+int group_failed_rank(const struct group *g)
+{
+    uint32_t failed = atomic_load(&g->s->failed);
+
+    return failed == 0 ? -1 : g->s->entries[failed - 1].culprit;
+}
+
+bool group_is_waiting(const struct group *g)
+{
+    return atomic_load(&g->is_waiting);
 }

@@ -5,9 +5,10 @@
  * through the collectives in ops.h. Whatever waits ends: when all are there, when a rank aborts or
  * its process is gone, or after the deadline.
  *
- * A struct group is one rank's; its thread alone calls, but for group_abort and group_check, which
- * are any thread's. */
+ * A struct group is one rank's; its thread alone calls, but for group_abort and what comes after
+ * it, which are any thread's. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/error.h"
@@ -53,3 +54,8 @@ void group_abort(struct group *g, const char *why);
 /* OK while nothing failed; else ERR_GPU, with the rank and the reason. Looks at the other ranks'
  * processes, too. Cheap enough to be asked again and again while something is waited for. */
 int group_check(struct group *g, struct error *err);
+
+/* Whose fault it is that the group failed, as far as its ranks can tell; -1: nothing failed. */
+int group_failed_rank(const struct group *g);
+/* Whether this rank waits for others to come: while it does, it is not the one that hangs. */
+bool group_is_waiting(const struct group *g);

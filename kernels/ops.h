@@ -43,7 +43,8 @@ struct saved_weights; /* a copy of a device's weights in the host's memory */
 
 enum {
     OPS_MAX_HEAD = 512, /* E is at most this */
-    OPS_MARKS = 4
+    OPS_MARKS = 4,
+    OPS_DEVICE_NAME = 64
 };
 
 struct device_options {
@@ -87,12 +88,15 @@ struct ops {
 
     /* Devices and memory.
      * n_devices: how many there are to open, by device_options.gpu; optional: as many as wanted.
+     * identify: a name of that device that stays the same over restarts, and whatever else is
+     * visible; optional: there is none.
      * bind: makes the calling thread the device's; cheap, and needed when another had it before.
      * open: ERR_INPUT when the hardware cannot compute in `act`; ERR_MEM; ERR_GPU.
      * alloc: 64-byte aligned, contents undefined. upload and download move between host and device
      * memory; both may be called with bytes == 0. What was uploaded from must stay until `sync` or
      * a later download returns. */
     int (*n_devices)(int *n, struct error *err);
+    int (*identify)(char name[OPS_DEVICE_NAME], int gpu, struct error *err);
     int (*open)(struct device **out, const struct device_options *options, struct error *err);
     void (*close)(struct device *d); /* NULL is fine */
     int (*bind)(struct device *d, struct error *err);

@@ -151,23 +151,36 @@ static void add_cache_header(struct exchange *x, struct ticket *t)
     exchange_note_cache(x, word);
 }
 
+/* How the first prompt that was computed for this request, or while it waited, was computed. */
+static const char *route_of(const struct ticket *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->prompts[i].first->was_missing)
+            return result_header(t->prompts[i].result)->route;
+    return "";
+}
+
 static void add_timing(struct exchange *x, const struct ticket *t)
 {
+    const char *route = route_of(t);
     const struct {
         const char *name;
         double ms;
     } times[] = {{"tokenize", t->times.tokenize}, {"lookup", t->times.lookup},
                  {"queue", t->times.queue},       {"encode", t->times.encode},
                  {"fetch", t->times.fetch},       {"total", clock_ms_since(exchange_start_ns(x))}};
-    char text[256] = "";
+    char text[400] = "", encoded[128] = "";
     size_t len = 0;
 
     if (t->kind != TICKET_ENCODE)
         return;
+    if (route[0] != '\0')
+        snprintf(encoded, sizeof(encoded), ";desc=\"%s\"", route);
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++)
         if (times[i].ms >= 0)
-            len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s;dur=%.2f",
-                                    len > 0 ? ", " : "", times[i].name, times[i].ms);
+            len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s;dur=%.2f%s",
+                                    len > 0 ? ", " : "", times[i].name, times[i].ms,
+                                    strcmp(times[i].name, "encode") == 0 ? encoded : "");
     exchange_add_header(x, "Server-Timing", "%s", text);
 }
 

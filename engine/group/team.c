@@ -5,14 +5,15 @@
 
 #include "base/clock.h"
 
-enum { TICK_MS = 50, END_MS = 3000 };
+enum { TICK_MS = 50, END_MS = 2000 };
 
 struct member {
     struct team *team;
     pthread_t thread;
     bool started;
     /* guarded by team->lock */
-    bool has_work, ends;
+    bool has_work, ends, failed;
+    struct error err;      /* where it failed */
     pthread_cond_t posted; /* has_work or ends became true */
 };
 
@@ -54,7 +55,11 @@ static void *member_main(void *arg)
         pthread_mutex_lock(&t->lock);
         m->has_work = false;
         t->n_working--;
-        if (rc != OK && t->rc == OK) {
+        if (rc != OK) {
+            m->failed = true;
+            m->err = err;
+        }
+        if (rc != OK && (t->rc == OK || (rc == ERR_GPU && t->rc != ERR_GPU))) {
             t->rc = rc;
             t->failed = rank;
             t->err = err;
@@ -131,7 +136,8 @@ static int find_hanging(const struct team_watch *watch, struct progress *p, cons
             p->seen_ns[i] = now;
         }
         /* of several that stand still, others may wait for one that stood still before them */
-        if (working[i] && (now - p->seen_ns[i]) / 1000000 > watch->deadline_ms &&
+        if (working[i] && !watch->waits(watch->arg, i) &&
+            (now - p->seen_ns[i]) / 1000000 > watch->deadline_ms &&
             (hanging < 0 || p->seen_ns[i] < p->seen_ns[hanging]))
             hanging = i;
     }
@@ -143,6 +149,8 @@ static void post(struct team *t, int ranks, team_fn *fn, void *arg)
     t->fn = fn;
     t->arg = arg;
     t->rc = OK;
+    for (int i = 0; i < t->n; i++)
+        t->members[i].failed = false;
     for (int i = 0; i < t->n; i++)
         if (ranks == TEAM_ALL || (ranks >> i & 1) != 0) {
             t->members[i].has_work = true;
@@ -176,8 +184,8 @@ static bool wait_for_all(struct team *t, const struct team_watch *watch)
         pthread_mutex_unlock(&t->lock); /* the callbacks may take their time */
         if (!fatal && watch->deadline_ms > 0 &&
             (failed = find_hanging(watch, &progress, working, t->n)) >= 0) {
-            error_set(&err, ERR_GPU, "rank %d hangs: no step for %d ms", failed,
-                      watch->deadline_ms);
+            err = (struct error){0};
+            error_set(&err, ERR_TIME, "hangs: no step for %d ms", watch->deadline_ms);
             fatal = true;
         }
         if (fatal) {
@@ -186,7 +194,7 @@ static bool wait_for_all(struct team *t, const struct team_watch *watch)
             gave_up = true;
         }
         pthread_mutex_lock(&t->lock);
-        if (fatal && t->rc == OK) {
+        if (fatal && t->rc != ERR_GPU) {
             t->rc = ERR_GPU;
             t->failed = failed;
             t->err = err;
@@ -219,4 +227,22 @@ int team_run(struct team *t, int ranks, team_fn *fn, void *arg, const struct tea
 bool team_is_broken(const struct team *t)
 {
     return t->broken;
+}
+
+int team_failed_rank(const struct team *t)
+{
+    return t->failed;
+}
+
+bool team_failure(struct team *t, int rank, struct error *out)
+{
+    const struct member *m = &t->members[rank];
+    bool failed;
+
+    pthread_mutex_lock(&t->lock);
+    failed = m->failed;
+    if (failed)
+        *out = m->err;
+    pthread_mutex_unlock(&t->lock);
+    return failed;
 }

@@ -8,7 +8,7 @@
 #include "engine/worker/hand.h"
 #include "jobs/queue.h"
 
-enum { BATCH_MAX = QUEUE_CLAIM_MAX };
+enum { BATCH_MAX = QUEUE_CLAIM_MAX, BATCH_ROUTE = 96 };
 
 /* Plain data; a job without an outcome belongs to whoever has its batch. */
 struct batch {
@@ -23,4 +23,5 @@ struct batch {
     bool cache_is_away;  /* not encoded, as its results could not be stored: to be given back */
     struct engine_result results[BATCH_MAX];
     double encode_ms;
+    char route[BATCH_ROUTE]; /* how, in words: "sharded over 4, one_prompt, took 14.2 ms" */
 };

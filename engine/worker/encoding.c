@@ -1,5 +1,6 @@
 #include "engine/worker/encoding.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -52,6 +53,31 @@ static int encode(struct encoding *e, struct error *err)
     return engine_encode(e->engine, prompts, (int)p->n, p->results, err);
 }
 
+/* How the ranks shared what was encoded: into the batch, for the clients, the log and the metrics.
+ */
+static void note_route(struct encoding *e)
+{
+    const struct engine_route *route = engine_last_route(e->engine);
+    const char *strategy = engine_strategy_name(route->strategy);
+    struct vitals *v = e->work->vitals;
+    bool sharded = route->strategy == ENGINE_SHARDED;
+    char predicted[40] = "";
+    struct batch *p = &e->part;
+    int n_ranks = 0;
+
+    for (int r = 0; r < ENGINE_MAX_RANKS; r++)
+        n_ranks += route->ranks[r].n_prompts > 0;
+    if (route->predicted_ms > 0.0)
+        snprintf(predicted, sizeof(predicted), "predicted %.1f ms, ", route->predicted_ms);
+    snprintf(p->route, sizeof(p->route), "%s over %d, %s, %stook %.1f ms", strategy, n_ranks,
+             route->reason, predicted, route->ms);
+    log_info("batch_encoded",
+             "jobs=%zu tokens=%zu strategy=%s reason=%s ranks=%d predicted_ms=%.1f ms=%.1f", p->n,
+             p->n_tokens, strategy, route->reason, n_ranks, route->predicted_ms, p->encode_ms);
+    metric_add(&v->metrics[sharded ? M_SHARDED : M_REPLICATED], 1);
+    atomic_store(sharded ? &v->ratio_sharded : &v->ratio_replicated, route->ratio);
+}
+
 static void note_encoded(struct encoding *e)
 {
     struct metric *metrics = e->work->vitals->metrics;
@@ -59,10 +85,9 @@ static void note_encoded(struct encoding *e)
 
     vitals_note_proof(e->work->vitals, true);
     atomic_store(&e->work->vitals->last_work_ns, clock_now_ns());
-    metric_add(&metrics[M_BATCHES], 1);
+    note_route(e);
     metric_add(&metrics[M_TOKENS], (int64_t)p->n_tokens);
     metric_observe(&metrics[M_ENCODE], p->encode_ms / 1e3);
-    log_info("batch_encoded", "jobs=%zu tokens=%zu ms=%.1f", p->n, p->n_tokens, p->encode_ms);
     forecast_note(&e->forecast, p->n, p->n_tokens, p->encode_ms);
 }
 

@@ -16,17 +16,21 @@
 #include "base/options.h"
 #include "engine/engine.h"
 #include "engine/engine_settings.h"
+#include "engine/worker/left_out.h"
 #include "engine/worker/proof.h"
 #include "engine/worker/registration.h"
 #include "engine/worker/worker.h"
 #include "jobs/redis_settings.h"
 
-enum { REPORT_MS = 5000 }; /* between two lines about a load */
+enum {
+    REPORT_MS = 5000, /* between two lines about a load */
+    FAILED_MS = 2000  /* for the results that are there, when the engine has failed */
+};
 
 struct settings {
     struct engine_settings engine;
     struct redis_settings redis;
-    const char *tokenizer, *admin_listen, *name, *ready_file;
+    const char *tokenizer, *admin_listen, *name, *ready_file, *state;
     int log_level;
     int64_t budget_tokens, max_jobs, register_s, probe_s, sleep_s, result_ttl_s, grace_s, hang_s,
         lease_ms;
@@ -43,9 +47,9 @@ static const struct option options[] = {
     {"name", 0, "PE_NAME", OPT_TEXT, FIELD(name), NULL, 0, 0, "NAME",
      "a fixed name: takes back its old jobs at once; default: host and random"},
     {"batch-tokens", 0, "PE_BATCH_TOKENS", OPT_INT, FIELD(budget_tokens), "2048", 1, 1 << 20, "N",
-     "tokens of a batch"},
+     "tokens of a batch, for each rank"},
     {"batch-jobs", 0, "PE_BATCH_JOBS", OPT_INT, FIELD(max_jobs), "32", 1, 64, "N",
-     "prompts of a batch"},
+     "prompts of a batch, for each rank; 64 of all at most"},
     {"result-ttl", 0, "PE_RESULT_TTL", OPT_INT, FIELD(result_ttl_s), "604800", 1, 31536000, "S",
      "seconds that results are kept"},
     {"lease-ms", 0, "PE_LEASE_MS", OPT_INT, FIELD(lease_ms), "30000", 1000, 600000, "N",
@@ -59,9 +63,9 @@ static const struct option options[] = {
     {"probe-every", 0, "PE_PROBE_EVERY", OPT_INT, FIELD(probe_s), "30", 1, 3600, "S",
      "seconds without work after which a forward pass proves the device"},
     {"sleep-after", 0, "PE_SLEEP_AFTER", OPT_INT, FIELD(sleep_s), "0", 0, 604800, "S",
-     "seconds without work after which weights leave the GPUs for the host's memory, until there "
-     "is "
-     "some; 0: never"},
+     "seconds without work after which weights leave the GPUs until there is some; 0: never"},
+    {"state", 0, "PE_STATE", OPT_TEXT, FIELD(state), NULL, 0, 0, "DIR",
+     "an account of GPUs that fail: one that failed twice in an hour is left out"},
     {"ready-file", 0, NULL, OPT_TEXT, FIELD(ready_file), NULL, 0, 0, "PATH",
      "written when ready: the admin address"},
     {"log-level", 0, "PE_LOG_LEVEL", OPT_CHOICE, FIELD(log_level), "info", 0, 0,
@@ -187,11 +191,13 @@ static void report_load(void *arg, uint64_t bytes_done, uint64_t bytes_total)
 }
 
 /* With all that the first jobs would else wait for. */
-static int open_engine(struct engine **out, const struct settings *s, struct error *err)
+static int open_engine(struct engine **out, const struct settings *s, struct left_out *left_out,
+                       struct error *err)
 {
     struct engine_options engine_options = engine_settings_options(&s->engine);
     struct load_report report = {clock_now_ns(), clock_now_ns()};
     const struct engine_info *info;
+    struct error why = {0};
     double warm_s;
     int rc;
 
@@ -200,13 +206,15 @@ static int open_engine(struct engine **out, const struct settings *s, struct err
     engine_options.progress_arg = &report;
     engine_options.max_batch_tokens =
         s->budget_tokens > ENGINE_MAX_TOKENS ? (int)s->budget_tokens : ENGINE_MAX_TOKENS;
-    if ((rc = engine_open(out, &engine_options, err)) != OK)
+    if ((rc = left_out_read(left_out, s->state, &engine_options, err)) != OK)
         return rc;
+    if (engine_open(out, &engine_options, &why) != OK)
+        return left_out_explain(left_out, &why, err);
     info = engine_info(*out);
-    log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu",
+    log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu ranks=%d",
              (unsigned long long)(info->loaded_bytes / 1000000), info->load_s,
              gb_per_s(info->loaded_bytes, info->load_s),
-             (unsigned long long)(info->weights_bytes / 1000000));
+             (unsigned long long)(info->weights_bytes / 1000000), info->n_ranks);
     if ((rc = engine_warm(*out, &warm_s, err)) == OK && warm_s > 0.0)
         log_info("warmed", "seconds=%.2f", warm_s);
     return rc;
@@ -225,6 +233,7 @@ int main(int argc, char **argv)
 {
     static const struct rlimit no_core = {0, 0};
     static const enum log_level levels[] = {LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG};
+    static struct left_out left_out; /* the engine tells it, to its end */
     struct settings settings = {0};
     struct worker_options worker_options = {0};
     struct admin_callbacks callbacks = {NULL, is_live, is_ready, metrics};
@@ -238,8 +247,8 @@ int main(int argc, char **argv)
     sigset_t signals;
     int64_t start_ns = clock_now_ns();
     char name[80];
-    bool help, hung = false;
-    int n_rest, rc, worker_rc = OK;
+    bool help, failed, hung = false;
+    int n_rest, n_ranks, rc, worker_rc = OK;
 
     if ((rc = options_parse(&program, &settings, argc, argv, &n_rest, &help, &err)) != OK)
         goto out;
@@ -262,7 +271,7 @@ int main(int argc, char **argv)
     signals_block(&signals);          /* before the first thread: all inherit the mask */
     if ((rc = loading_begin(&loading, &signals, &err)) != OK ||
         (rc = redis_settings_check(&settings.redis, &err)) != OK ||
-        (rc = open_engine(&engine, &settings, &err)) != OK ||
+        (rc = open_engine(&engine, &settings, &left_out, &err)) != OK ||
         (rc = proof_run(engine, true, &err)) != OK ||
         (rc = registration_open(&registration, engine, &settings.engine, settings.tokenizer,
                                 settings.redis.queue, (int)settings.redis.timeout_ms, &err)) !=
@@ -274,6 +283,7 @@ int main(int argc, char **argv)
         log_warn("model_random", "model=%s text=\"weights are random: results mean nothing\"",
                  card->id);
     loading_end(&loading);
+    n_ranks = engine_info(engine)->n_ranks;
 
     if (settings.name == NULL)
         random_name(name, sizeof(name));
@@ -286,8 +296,8 @@ int main(int argc, char **argv)
         .owner_is_fixed = settings.name != NULL,
         .redis_timeout_ms = (int)settings.redis.timeout_ms,
         .lease_ms = (int)settings.lease_ms,
-        .budget_tokens = settings.budget_tokens,
-        .max_jobs = (int)settings.max_jobs,
+        .budget_tokens = settings.budget_tokens * n_ranks,
+        .max_jobs = (int)settings.max_jobs * n_ranks,
         .result_ttl_ms = settings.result_ttl_s * 1000,
         .register_every_ms = (int)settings.register_s * 1000,
         .probe_every_ms = (int)settings.probe_s * 1000,
@@ -299,20 +309,22 @@ int main(int argc, char **argv)
     callbacks.arg = worker;
     if ((rc = admin_start(&admin, settings.admin_listen, &callbacks, &err)) != OK)
         goto out;
-    log_info("ready", "model=%s weights=%.12s compute=%s name=%s admin=%s seconds=%.2f", card->id,
-             card->weights, card->compute, name, admin_address(admin),
+    log_info("ready",
+             "model=%s weights=%.12s compute=%s ranks=%d strategy=%s name=%s admin=%s seconds=%.2f",
+             card->id, card->weights, card->compute, n_ranks,
+             engine_settings_strategy(&settings.engine), name, admin_address(admin),
              clock_ms_since(start_ns) / 1e3);
     if (settings.ready_file != NULL &&
         (rc = write_ready(settings.ready_file, admin_address(admin), &err)) != OK)
         goto out;
     wait_for_end(&signals, worker);
 
+    failed = worker_has_failed(worker);
     worker_drain(worker);
-    if (!worker_wait(worker, worker_has_failed(worker) ? 0 : (int)settings.grace_s * 1000,
-                     &worker_rc, &err)) {
+    if (!worker_wait(worker, failed ? FAILED_MS : (int)settings.grace_s * 1000, &worker_rc, &err)) {
         hung = true;
         rc = error_set(&err, ERR_TIME, "the batches in hand did not end in time");
-        if (!worker_has_failed(worker)) /* slow batches, no hang: its jobs can start anew at once */
+        if (!failed) /* slow batches, no hang: its jobs can start anew at once */
             worker_release(worker, NULL);
     } else {
         rc = worker_rc;
@@ -326,6 +338,8 @@ out:
     loading_end(&loading);
     admin_stop(admin);
     worker_stop(worker);
+    if (rc == ERR_GPU) /* nor does a device that failed come to an orderly end */
+        _exit(EXIT_FAILURE);
     registration_close(registration);
     engine_close(engine);
     return rc == OK ? EXIT_SUCCESS : EXIT_FAILURE;

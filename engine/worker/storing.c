@@ -111,7 +111,7 @@ struct put {
 };
 
 static void put_prepare(struct put *p, struct storing *s, struct held *h,
-                        const struct engine_result *r)
+                        const struct engine_result *r, const char *route)
 {
     const struct engine_info *info = s->work->info;
     const struct model_card *card = s->work->card;
@@ -122,6 +122,7 @@ static void put_prepare(struct put *p, struct storing *s, struct held *h,
         h->payload.ttl_s > 0 ? (int64_t)h->payload.ttl_s * 1000 : s->work->options->result_ttl_ms;
     header->n_tokens = r->n_tokens;
     header->truncated = h->payload.truncated;
+    snprintf(header->route, sizeof(header->route), "%s", route);
     describe_result(header, &p->parts, &h->payload, r);
     snprintf(header->model, sizeof(header->model), "%s", card->id);
     snprintf(header->weights, sizeof(header->weights), "%s", card->weights);
@@ -207,7 +208,7 @@ static void store(struct storing *s, struct batch *b)
         for (next = first; next < b->n && n_puts < WRITERS; next++) {
             if (!outcome_is_wanted(&s->outcomes, b->jobs[next]))
                 continue;
-            put_prepare(&puts[n_puts], s, b->jobs[next], &b->results[next]);
+            put_prepare(&puts[n_puts], s, b->jobs[next], &b->results[next], b->route);
             puts[n_puts].cache = s->caches[n_puts];
             large |= puts[n_puts++].header.bytes > CACHE_PIECE;
         }

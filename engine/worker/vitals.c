@@ -13,7 +13,9 @@ static const struct metric metric_rows[N_METRICS] = {
     [M_STALE] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"stale\"", ""),
     [M_CANCELLED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"cancelled\"", ""),
     [M_RELEASED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"released\"", ""),
-    [M_BATCHES] = METRIC(METRIC_COUNTER, "pe_batches_total", NULL, "batches encoded"),
+    [M_SHARDED] = METRIC(METRIC_COUNTER, "pe_batches_total", "strategy=\"sharded\"",
+                         "batches encoded, by how the ranks shared them"),
+    [M_REPLICATED] = METRIC(METRIC_COUNTER, "pe_batches_total", "strategy=\"replicated\"", ""),
     [M_AHEAD] = METRIC(METRIC_COUNTER, "pe_batches_ahead_total", NULL,
                        "batches claimed while another was computed"),
     [M_TOKENS] = METRIC(METRIC_COUNTER, "pe_tokens_total", NULL, "tokens encoded"),
@@ -74,6 +76,28 @@ void vitals_note_proof(struct vitals *v, bool good)
 {
     atomic_store(&v->proof_failed, !good);
     atomic_store(&v->last_proof_ns, clock_now_ns());
+}
+
+int vitals_render(struct vitals *v, struct buf *out, struct error *err)
+{
+    static const char name[] = "pe_batch_real_by_predicted_ratio";
+    const struct {
+        const char *strategy;
+        double ratio;
+    } rows[] = {{"sharded", atomic_load(&v->ratio_sharded)},
+                {"replicated", atomic_load(&v->ratio_replicated)}};
+    int rc;
+
+    if ((rc = metrics_render(v->metrics, N_METRICS, out, err)) != OK ||
+        (rc = metrics_family(out, METRIC_GAUGE, name,
+                             "time of the latest batches by what was predicted for them", err)) !=
+            OK)
+        return rc;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && rc == OK; i++)
+        if (rows[i].ratio > 0.0) /* some were predicted */
+            rc = metrics_row(out, name, &(struct metric_label){"strategy", rows[i].strategy}, 1,
+                             rows[i].ratio, err);
+    return rc;
 }
 
 int vitals_note_queue(struct vitals *v, int rc, const struct error *err)

@@ -16,7 +16,8 @@ enum {
     M_STALE,
     M_CANCELLED,
     M_RELEASED,
-    M_BATCHES,
+    M_SHARDED,
+    M_REPLICATED,
     M_TOKENS,
     M_AHEAD,
     M_HALVED,
@@ -46,6 +47,7 @@ struct pulse {
 struct vitals {
     struct metric metrics[N_METRICS];
     struct pulse pulses[N_STEPS];
+    _Atomic double ratio_sharded, ratio_replicated; /* as struct engine_route has it */
     _Atomic double tokens_per_s;     /* what is computed and stored, of late; 0: not known yet */
     _Atomic int64_t last_contact_ns; /* when Q answered last */
     _Atomic int64_t last_proof_ns;   /* when a forward pass was tried last, and how it went */
@@ -63,5 +65,7 @@ void vitals_resume(struct vitals *v, enum step step);
 void vitals_note_sleep(struct vitals *v, bool is_asleep);
 /* A forward pass came to its end. */
 void vitals_note_proof(struct vitals *v, bool good);
+/* All as text exposition. */
+int vitals_render(struct vitals *v, struct buf *out, struct error *err);
 /* Notes whether Q answered. A failure is counted, and logged; that Q is away, once. Returns rc. */
 int vitals_note_queue(struct vitals *v, int rc, const struct error *err);

@@ -41,7 +41,7 @@ struct worker {
     pthread_t threads[N_STEPS];
     bool started[N_STEPS];
 
-    _Atomic bool draining, ended;
+    _Atomic bool draining, failed, ended;
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t step_ended;
@@ -77,12 +77,11 @@ static void *encode_main(void *arg)
     struct error err = {0};
     int rc = encoding_run(w->encoding, &err);
 
-    if (rc != OK)
-        log_error("engine_failed", "text=\"%s\"", err.text);
     pthread_mutex_lock(&w->lock);
     w->rc = rc;
     w->err = err;
     pthread_mutex_unlock(&w->lock);
+    atomic_store(&w->failed, rc != OK);
     end_step(w);
     return NULL;
 }
@@ -194,7 +193,7 @@ bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err)
     while (!atomic_load(&w->ended) && clock_cond_wait(&w->step_ended, &w->lock, until_ns))
         ;
     ended = atomic_load(&w->ended);
-    if (ended) {
+    if (ended || w->rc != OK) {
         *rc = w->rc;
         if (w->rc != OK)
             error_set(err, w->err.code, "%s", w->err.text);
@@ -205,7 +204,7 @@ bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err)
 
 bool worker_has_failed(struct worker *w)
 {
-    return keeper_gave_up(w->keeper) || (atomic_load(&w->ended) && !atomic_load(&w->draining));
+    return keeper_gave_up(w->keeper) || atomic_load(&w->failed);
 }
 
 int worker_release(struct worker *w, struct error *err)
@@ -294,5 +293,5 @@ bool worker_is_ready(struct worker *w, char *why, size_t cap)
 int worker_metrics(struct worker *w, struct buf *out, struct error *err)
 {
     metric_set(&w->vitals.metrics[M_IN_HAND], (int64_t)hand_n(w->hand));
-    return metrics_render(w->vitals.metrics, N_METRICS, out, err);
+    return vitals_render(&w->vitals, out, err);
 }

@@ -42,10 +42,11 @@ int worker_start(struct worker **out, struct engine *engine, struct registration
 /* No more claims: what is in hand is finished. From any thread. */
 void worker_drain(struct worker *w);
 
-/* Waits up to timeout_ms for all steps to end; true when they have. *rc is then OK, or why they
- * ended by themselves: the engine is not to be used again. */
+/* Waits up to timeout_ms for all steps to end; true when they have. *rc is then OK, or the engine's
+ * failure, by which they ended: it is not to be used again. False, with *rc: it has failed, but
+ * another step hangs. */
 bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err);
-/* Whether the work ended by itself or hangs: then the process should exit, non-zero. */
+/* Whether the engine has failed, or a step hangs: then the process should exit, non-zero. */
 bool worker_has_failed(struct worker *w);
 
 /* Gives back what is still in hand, when a drain took too long. */

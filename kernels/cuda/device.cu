@@ -72,6 +72,24 @@ static int cuda_n_devices(int *n, struct error *err)
     return OK;
 }
 
+/* As nvidia-smi and CUDA_VISIBLE_DEVICES have it: "GPU-" and its UUID. */
+static int cuda_identify(char name[OPS_DEVICE_NAME], int gpu, struct error *err)
+{
+    cudaDeviceProp properties;
+    cudaError_t status = cudaGetDeviceProperties(&properties, gpu);
+    int at;
+
+    if (status != cudaSuccess)
+        return error_set(err, ERR_GPU, "cuda: gpu %d: cudaGetDeviceProperties: %s", gpu,
+                         cudaGetErrorString(status));
+    at = snprintf(name, OPS_DEVICE_NAME, "GPU-");
+    for (int i = 0; i < 16; i++)
+        at += snprintf(name + at, (size_t)(OPS_DEVICE_NAME - at), "%s%02x",
+                       i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                       (unsigned char)properties.uuid.bytes[i]);
+    return OK;
+}
+
 static int cuda_open(struct device **out, const struct device_options *options, struct error *err)
 {
     struct device *d;
@@ -213,6 +231,7 @@ extern "C" const struct ops *ops_cuda(void)
         .is_host = false,
         .mid_is_act = true,
         .n_devices = cuda_n_devices,
+        .identify = cuda_identify,
         .open = cuda_open,
         .close = cuda_close,
         .bind = cuda_bind,

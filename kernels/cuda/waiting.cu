@@ -27,10 +27,12 @@ int cuda_check_group(struct device *d, int64_t since_ns, int least_ms, struct er
         return rc;
     if (deadline_ms < least_ms)
         deadline_ms = least_ms;
-    if (clock_ms_since(since_ns) > deadline_ms)
-        return error_set(err, ERR_GPU, "cuda: gpu %d: rank %d waited longer than %d ms", d->gpu,
-                         group_rank(d->group), deadline_ms);
-    return OK;
+    if (clock_ms_since(since_ns) <= deadline_ms)
+        return OK;
+    /* by its code it is told from a failure of this GPU: another may be the one that hangs */
+    error_set(err, ERR_TIME, "cuda: gpu %d: rank %d waited longer than %d ms", d->gpu,
+              group_rank(d->group), deadline_ms);
+    return ERR_GPU;
 }
 
 int cuda_wait(struct device *d, cudaEvent_t event, struct error *err)

@@ -30,6 +30,7 @@ static struct cache_header header(size_t bytes)
     snprintf(h.modalities, sizeof(h.modalities), "video,audio");
     snprintf(h.extractor, sizeof(h.extractor), "v2");
     snprintf(h.ltx_version, sizeof(h.ltx_version), "2.5.0");
+    snprintf(h.route, sizeof(h.route), "sharded over 4, one_prompt");
     snprintf(h.tensors[0].name, sizeof(h.tensors[0].name), "hidden_states");
     snprintf(h.tensors[0].dtype, sizeof(h.tensors[0].dtype), "BF16");
     h.tensors[0].n_dims = 3;
@@ -123,6 +124,7 @@ static void a_result_comes_back_as_it_was(void)
     CHECK_TEXT(back.gemma_version, "gemma4 \"x\"");
     CHECK_TEXT(back.extractor, "v2");
     CHECK_TEXT(back.ltx_version, "2.5.0");
+    CHECK_TEXT(back.route, "sharded over 4, one_prompt");
     CHECK(back.n_tokens == 61 && back.truncated && back.n_tensors == 2);
     CHECK_TEXT(back.tensors[0].name, "hidden_states");
     CHECK_TEXT(back.tensors[0].dtype, "BF16");
@@ -298,6 +300,33 @@ static void damage_in_the_first_piece(void)
     }
 }
 
+/* It becomes part of an HTTP header. */
+static void a_route_is_plain_text(void)
+{
+    static const char *const bad[] = {"a\"b", "a\\b", "a\nb", "caf\xc3\xa9"};
+    static const char text[] = "one_prompt", spoilt[] = "one_\\nromp";
+    struct cache_header h = header(SIZE), back;
+    redisReply *reply;
+    char *at;
+
+    flush();
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(h.route, sizeof(h.route), "%s", bad[i]);
+        CHECK_ERR(put("fff", &h, data, false), ERR_INPUT, "a route");
+        CHECK(!stored);
+    }
+    CHECK_INT(n_keys(), 0);
+    snprintf(h.route, sizeof(h.route), "%s", text);
+    CHECK_OK(put("fff", &h, data, false));
+    CHECK_OK(redis_commandf(admin, &reply, &err, "HGET r:fff h"));
+    CHECK((at = strstr(reply->str, text)) != NULL);
+    memcpy(at, spoilt, strlen(text)); /* its last letter goes, a newline's escape comes */
+    set("fff", "h", reply->str, reply->len);
+    freeReplyObject(reply);
+    CHECK_OK(cache_get_begin(cache, "fff", &back, &first_piece, &found, &damaged, &err));
+    CHECK(!found && damaged);
+}
+
 /* No tokens, no bytes, no pieces: a result all the same. */
 static void an_empty_result(void)
 {
@@ -360,8 +389,8 @@ static void results_come_and_go(void)
 /* Of a small header: up to the output, and the tensor. */
 #define LEVEL                                                                                      \
     "\"tokenizer\":\"t\",\"gemma_version\":\"\",\"modalities\":\"\",\"extractor\":\"\",\"ltx_"     \
-    "version\":\"\",\"output\":"
-#define NAMES  "{\"version\":4,\"model\":\"m\",\"weights\":\"w\"," LEVEL
+    "version\":\"\",\"route\":\"\",\"output\":"
+#define NAMES  "{\"version\":5,\"model\":\"m\",\"weights\":\"w\"," LEVEL
 #define TENSOR "{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[1],\"bytes\":1}"
 
 static void hostile_headers(void)
@@ -373,7 +402,7 @@ static void hostile_headers(void)
         "null",
         "{\"version\":1}",
         /* each with one thing wrong */
-        "{\"version\":3,\"model\":\"m\",\"weights\":\"w\"," LEVEL
+        "{\"version\":4,\"model\":\"m\",\"weights\":\"w\"," LEVEL
         "\"h\",\"layers\":\"\",\"n_tokens\":1,\"truncated\":false,"
         "\"tensors\":[" TENSOR "],\"bytes\":1,"
         "\"pieces\":[0],\"crc32c\":0}",
@@ -633,6 +662,7 @@ int main(void)
     RUN(writers_race);
     RUN(damage_is_found_and_removed);
     RUN(damage_in_the_first_piece);
+    RUN(a_route_is_plain_text);
     RUN(an_empty_result);
     RUN(results_come_and_go);
     RUN(hostile_headers);

@@ -24,7 +24,8 @@
 enum { MAX_CLAIMED = 32 };
 
 struct settings {
-    const char *redis_queue, *redis_cache, *tokenizer, *model_id, *weights, *compute, *journal;
+    const char *redis_queue, *redis_cache, *tokenizer, *model_id, *weights, *compute, *journal,
+        *route;
     const char *ltx_version;
     int64_t video, audio, rows; /* of features and embeddings; video 0: neither */
     int64_t n_states, width, seed, delay_ms, lease_ms, max_jobs, tokens_per_s, slow_ms;
@@ -41,6 +42,7 @@ static const struct option options[] = {
     {"weights", 0, NULL, OPT_TEXT, FIELD(weights), NULL, 0, 0, "HEX", "digest of the card"},
     {"compute", 0, NULL, OPT_TEXT, FIELD(compute), "float32", 0, 0, "WORD", "of the card"},
     {"journal", 0, NULL, OPT_TEXT, FIELD(journal), NULL, 0, 0, "PATH", "a line a computation"},
+    {"route", 0, NULL, OPT_TEXT, FIELD(route), NULL, 0, 0, "TEXT", "of its results"},
     {"states", 0, NULL, OPT_INT, FIELD(n_states), "8", 1, 256, "N", "of the card"},
     {"width", 0, NULL, OPT_INT, FIELD(width), "128", 1, 8192, "N", "of the card"},
     {"video", 0, NULL, OPT_INT, FIELD(video), "0", 0, 8192, "N", "width of features"},
@@ -189,6 +191,7 @@ static void make(const struct fake *f, struct made *m, const struct payload *p)
     snprintf(h->tokenizer, sizeof(h->tokenizer), "%s", f->card.tokenizer);
     snprintf(h->gemma_version, sizeof(h->gemma_version), "%s", f->card.gemma_version);
     snprintf(h->output, sizeof(h->output), "%s", p->output);
+    snprintf(h->route, sizeof(h->route), "%s", f->settings.route != NULL ? f->settings.route : "");
     snprintf(h->modalities, sizeof(h->modalities), "%s", p->modalities);
     if (p->n_layers > 0) {
         const size_t shape[] = {(size_t)p->n_layers, tokens, (size_t)f->card.width};

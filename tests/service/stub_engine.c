@@ -13,12 +13,14 @@
  *     STUB_POISON     an id: a batch that holds it kills the process
  *     STUB_HANG       an id: a batch that holds it never ends
  *     STUB_CHECK_HANG an id: a prompt that holds it is checked for ever
- *     STUB_FREE_HANG  a number of states: a result of so many is freed for ever, after it was
- * stored STUB_BROKEN     an id: on a batch that holds it the device fails STUB_SLOW       an id: a
- * batch that holds it takes a second and a half STUB_SICK       a path: while a file is there, a
- * forward pass of one token is out of memory STUB_FULL  a path: while a file is there, it does not
- * wake STUB_MEMORY     prompts; a batch of more is out of
- * memory */
+ *     STUB_FREE_HANG  a number of states: a result of so many is freed for ever, once stored
+ *     STUB_BROKEN     an id: on a batch that holds it the device fails
+ *     STUB_SLOW       an id: a batch that holds it takes a second and a half
+ *     STUB_SICK       a path: while a file is there, a pass of one token is out of memory
+ *     STUB_FULL       a path: while a file is there, it does not wake
+ *     STUB_MEMORY     prompts; a batch of more is out of memory
+ *     STUB_PREDICTED  ms that are predicted for a batch of several prompts, twice what it takes
+ * It has as many ranks as it is told: one prompt is sharded over all, more are replicated. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +38,7 @@ struct engine {
     const char *weights, *sick;
     long ms, poison, hang, slow, broken, memory; /* -1: not set */
     _Atomic uint64_t steps;
+    struct engine_route route;
 };
 
 static long setting(const char *name, long fallback)
@@ -49,7 +52,6 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
 {
     struct engine *e = calloc(1, sizeof(*e));
 
-    (void)options;
     *out = e;
     if (e == NULL)
         return error_set(err, ERR_MEM, "stub: no memory");
@@ -63,6 +65,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     e->memory = setting("STUB_MEMORY", -1);
     e->info = (struct engine_info){.architecture = "stub",
                                    .backend = "stub",
+                                   .n_ranks = options->n_ranks > 0 ? options->n_ranks : 1,
                                    .n_layers = (int)setting("STUB_STATES", 3) - 1,
                                    .width = (int)setting("STUB_WIDTH", 8),
                                    .vocabulary = VOCABULARY,
@@ -225,6 +228,35 @@ static void encode_one(const struct engine *e, const struct engine_prompt *p,
         make_modalities(e, p, r, seed);
 }
 
+static void note_route(struct engine *e, int n_prompts)
+{
+    int n_ranks = e->info.n_ranks;
+
+    e->route = (struct engine_route){.strategy = ENGINE_SHARDED, .reason = "one_prompt", .ms = 7.0};
+    if (n_prompts > 1) {
+        double predicted_ms = (double)setting("STUB_PREDICTED", 0);
+        e->route = (struct engine_route){.strategy = ENGINE_REPLICATED,
+                                         .reason = "a_prompt_a_rank",
+                                         .predicted_ms = predicted_ms,
+                                         .ms = predicted_ms / 2,
+                                         .ratio = predicted_ms > 0.0 ? 0.5 : 0.0};
+    }
+    for (int r = 0; r < n_ranks; r++)
+        e->route.ranks[r].n_prompts = n_prompts == 1 || r < n_prompts;
+}
+
+const struct engine_route *engine_last_route(const struct engine *e)
+{
+    return &e->route;
+}
+
+const char *engine_strategy_name(enum engine_strategy strategy)
+{
+    static const char *const names[] = {"auto", "sharded", "replicated", "measured"};
+
+    return names[strategy];
+}
+
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err)
 {
@@ -246,6 +278,7 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
     clock_pause_ms(e->ms);
     for (int i = 0; i < n_prompts; i++)
         encode_one(e, &prompts[i], &results[i]);
+    note_route(e, n_prompts);
     e->steps++;
     return OK;
 }

@@ -152,6 +152,14 @@ class Case(unittest.TestCase):
                 return float(line.rsplit(" ", 1)[1])
         raise AssertionError(f"{series} is not among the metrics")
 
+    def batches(self, name):
+        return sum(self.metric(name, f'pe_batches_total{{strategy="{strategy}"}}')
+                   for strategy in ("sharded", "replicated"))
+
+    def log(self, name, event):
+        return [line for line in (self.dir / f"{name}.log").read_text().splitlines()
+                if f" {event} " in line]
+
     def cards(self):
         return sorted(self.redis("queue", "hkeys", "pe:cards").split())
 
@@ -268,7 +276,7 @@ class Work(Case):
         self.service()
         self.check_encode([f"one of eight {i}" for i in range(8)])
         self.assertEqual(self.metric("e", "pe_batches_halved_total"), 3)  # of 8, and twice of 4
-        self.assertEqual(self.metric("e", "pe_batches_total"), 4)
+        self.assertEqual(self.batches("e"), 4)
         self.assertEqual(self.metric("e", 'pe_jobs_total{outcome="done"}'), 8)
         self.assertEqual(self.metric("e", "pe_jobs_redelivered_total"), 0)
         self.check_encode(["fits"])  # nothing is left of it
@@ -374,7 +382,7 @@ class Steps(Case):
         self.assertEqual(self.metric("e", "pe_batches_ahead_total"), 1)
         for prompt in ("b", "c", "d"):
             self.assertEqual(self.encode([prompt])[0], 200)
-        self.assertEqual(self.metric("e", "pe_batches_total"), 3)
+        self.assertEqual(self.batches("e"), 3)
 
     def test_an_engine_at_work_takes_nothing_from_one_without(self):
         self.engine("e", STUB_MS="200", STUB_SLOW=last_id(SLOW))
@@ -536,7 +544,7 @@ class Steps(Case):
         self.processes[1].send_signal(signal.SIGSTOP)
         # when 'b' is encoded, 'a' could not be stored: 'c' is not begun
         wait_until(lambda: self.metric("e", "pe_jobs_in_hand") == 0, what="their return")
-        self.assertEqual(self.metric("e", "pe_batches_total"), 3)
+        self.assertEqual(self.batches("e"), 3)
         self.assertEqual(self.metric("e", 'pe_jobs_total{outcome="released"}'), 3)
         self.assertEqual(self.depth("w"), 3)
         self.assertIsNone(engine.poll())
@@ -544,6 +552,65 @@ class Steps(Case):
         self.let_writes_go()
         self.check_all()
         self.assertEqual(self.metric("e", "pe_jobs_redelivered_total"), 0)
+
+
+class Routes(Case):
+    def encode_timed(self, prompts):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/v1/encode", json.dumps(
+            {"prompts": prompts, "dtype": "float32", "output": "hidden_states"}),
+            {"Content-Type": "application/json", "Prefer": "wait=30"})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        self.assertEqual(answer.status, 200, body[:200])
+        return answer.headers, metadata_of(body)
+
+    def test_how_a_batch_was_shared_is_seen(self):
+        self.engine("e", "--ranks=3", "--strategy=sharded", STUB_PREDICTED="8")
+        self.service()
+        ratio = 'pe_batch_real_by_predicted_ratio{strategy="%s"}'
+        headers, metadata = self.encode_timed(["alone"])
+        self.assertIn('encode;dur=', headers["server-timing"])
+        self.assertIn(';desc="sharded over 3, one_prompt, took 7.0 ms"', headers["server-timing"])
+        self.assertNotIn("one_prompt", json.dumps(metadata) + headers["etag"])
+        headers, _ = self.encode_timed(["one of two", "two of two"])
+        self.assertIn(';desc="replicated over 2, a_prompt_a_rank, predicted 8.0 ms, took 4.0 ms"',
+                      headers["server-timing"])
+        headers, _ = self.encode_timed(["alone", "one of two"])
+        self.assertNotIn("desc", headers["server-timing"])  # hits: nothing was computed
+        self.assertEqual(headers["x-cache"], "hit")
+        lines = self.log("e", "batch_encoded")
+        self.assertIn(" jobs=1 tokens=3 strategy=sharded reason=one_prompt ranks=3 "
+                      "predicted_ms=0.0 ms=", lines[0])
+        self.assertIn(" strategy=replicated reason=a_prompt_a_rank ranks=2 predicted_ms=8.0 ",
+                      lines[1])
+        for strategy in ("sharded", "replicated"):
+            self.assertEqual(self.metric("e", f'pe_batches_total{{strategy="{strategy}"}}'), 1)
+        self.assertEqual(self.metric("e", ratio % "replicated"), 0.5)
+        self.assertNotIn(ratio % "sharded", self.admin("e", "/metrics")[1])
+        self.assertIn(" ranks=3 strategy=sharded ", self.log("e", "ready")[0])
+        self.assertIn(" ranks=3", self.log("e", "model_loaded")[0])
+
+    def test_a_batch_has_so_much_for_each_rank(self):
+        self.engine("e", "--ranks=3", "--batch-jobs=2", STUB_MS="100")
+        self.service()
+        self.assertEqual(self.encode([f"one of six {i}" for i in range(6)])[0], 200)
+        self.assertEqual(self.batches("e"), 1)
+        self.assertEqual(self.encode([f"one of seven {i}" for i in range(7)])[0], 200)
+        self.assertEqual(self.batches("e"), 3)
+
+    def test_a_batch_has_so_many_tokens_for_each_rank(self):
+        self.engine("e", "--ranks=2", "--batch-tokens=20", STUB_MS="100")
+        self.service()
+        ten = "a a a a a a a a a"
+        self.assertEqual(self.encode([f"{ten} {c}" for c in "bcd"])[0], 200)  # 33 tokens
+        self.assertEqual(self.batches("e"), 1)
+
+    def test_no_batch_is_larger_than_a_claim(self):
+        self.engine("e", "--ranks=8", "--batch-jobs=64")
+        self.service()
+        self.assertEqual(self.encode(["a few"])[0], 200)
 
 
 class Levels(Case):
@@ -561,7 +628,7 @@ class Levels(Case):
             time.sleep(0.1)
             answers = list(pool.map(lambda more: self.encode(["a prompt"], **more), wanted))
             self.assertEqual(first.result()[0], 200)
-        self.assertEqual(self.metric("e", "pe_batches_total"), 2)
+        self.assertEqual(self.batches("e"), 2)
         for more, (status, body) in zip(wanted, answers):
             self.assertEqual(status, 200, body[:200])
             ids, metadata = ids_of(body), metadata_of(body)

@@ -26,6 +26,7 @@ import time
 import unittest
 
 SERVICE, ENGINE, TESTS, SCRATCH = (pathlib.Path(a).resolve() for a in sys.argv[1:5])
+ROUTE = "sharded over 4, one_prompt, predicted 13.9 ms, took 14.2 ms"
 SANITIZED = any(word in SERVICE.read_bytes() for word in (b"__asan_init", b"__tsan_init"))
 TOKENIZER = TESTS / "golden/gemma3-tiny/tokenizer.json"
 KEY = "a" * 52
@@ -215,8 +216,8 @@ class Stack:
 
     def engine(self, *flags):
         self.n += 1
-        engine = self.keep(Process(f"engine{self.n}", self.folder, ENGINE, "--redis-queue",
-                                   self.queue.url, "--redis-cache", self.cache.url, "--tokenizer",
+        engine = self.keep(Process(f"engine{self.n}", self.folder, ENGINE, "--route", ROUTE,
+                                   "--redis-queue", self.queue.url, "--redis-cache", self.cache.url, "--tokenizer",
                                    TOKENIZER, "--journal", self.folder / "journal", *flags))
         wait_until(lambda: "ready" in engine.text() or engine.process.poll() is not None)
         return engine
@@ -432,8 +433,13 @@ class Main(Case):
     def test_server_timing(self):
         def times(answer):
             headers, _ = self.good(answer)
-            return {name: float(ms) for name, ms in
-                    (part.split(";dur=") for part in headers["server-timing"].split(", "))}
+            found = re.findall(r'(\w+);dur=([0-9.]+)(?:;desc="([^"]*)")?(?:, |$)',
+                               headers["server-timing"])
+            self.assertEqual([name for name, _, desc in found if desc],
+                             ["encode"] if "encode" in headers["server-timing"] else [])
+            descriptions.extend(desc for _, _, desc in found if desc)
+            return {name: float(ms) for name, ms, _ in found}
+        descriptions = []
         body = {"prompts": ["timed", "timed 7"]}
         waits = self.service.metric("pe_queue_wait_seconds_count")
         miss = times(self.service.encode(body))
@@ -446,6 +452,7 @@ class Main(Case):
         self.assertEqual(list(hit), ["tokenize", "lookup", "fetch", "total"])
         self.assertLessEqual(hit["fetch"], hit["lookup"])
         self.assertNotIn("server-timing", self.service.request("GET", "/v1/models")[1])
+        self.assertEqual(descriptions, [ROUTE])
 
     # ---- bad requests ----
 

@@ -54,10 +54,10 @@ class Up(unittest.TestCase):
             self.process.wait(60)
         shutil.rmtree(self.state, ignore_errors=True)
 
-    def start(self, *args):
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("PE_")}
+    def start(self, *args, program=PROGRAM, **env):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PE_")} | env
         self.process = subprocess.Popen(
-            [PROGRAM, "up", "--model", TINY, "--listen", "127.0.0.1:0", "--state", self.state,
+            [program, "up", "--model", TINY, "--listen", "127.0.0.1:0", "--state", self.state,
              *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean)
         line = self.process.stdout.readline()
         self.assertRegex(line, r"^ready http://127\.0\.0\.1:\d+\n$",
@@ -211,6 +211,35 @@ class Up(unittest.TestCase):
                 time.sleep(0.2)
             else:
                 self.fail(f"no answer after the {name} was killed")
+        self.stop()
+
+    def test_ranks_are_the_engines(self):
+        self.start("--ranks=2", "--strategy=sharded", "--rank-deadline=7")
+        line, = [line for line in processes_of(self.state).values()
+                 if "prompt-encoder-engine " in line]
+        for flag in ("--ranks=2", "--strategy=sharded", "--rank-deadline=7"):
+            self.assertIn(f" {flag} ", line)
+        self.assertIn(" ranks=2 strategy=sharded ", (self.state / "engine.log").read_text())
+        self.stop()
+
+    def test_a_gpu_that_fails_again_is_left_out(self):
+        programs, arm = self.state / "bin", self.state / "arm"
+        programs.mkdir()  # up takes what lies beside it: an engine whose second GPU will fail
+        shutil.copy(PROGRAM, programs)
+        (programs / "prompt-encoder-engine").symlink_to(PROGRAM.with_name("faulty_engine"))
+        (programs / "prompt-encoder-service").symlink_to(PROGRAM.with_name("prompt-encoder-service"))
+        url = self.start("--ranks=2", "--strategy=sharded", program=programs / PROGRAM.name,
+                         FAULT_GPUS="2", FAULT_RANK="1", FAULT_OP="attention", FAULT_KIND="gpu",
+                         FAULT_ARM=str(arm))
+        arm.touch()
+        status, _, _ = self.ask(url + "/v1/encode", {"prompt": "a fox", "output": "hidden_states"},
+                                Prefer="wait=60")
+        self.assertEqual(status, 200)
+        log = (self.state / "engine.log").read_text()
+        self.assertEqual(log.count(" error rank_failed rank=1 device=GPU-fake-1 "), 2, log)
+        file = self.state / "failed-gpus"
+        self.assertIn(f" warn gpu_left_out gpu=GPU-fake-1 file={file} ", log)
+        self.assertEqual(file.read_text().count(" GPU-fake-1 "), 2)
         self.stop()
 
     def admin_urls(self):
