@@ -241,7 +241,7 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
             (rc = take_tensor(l, &t, prefix, weights[i], 2, shape, err)) != OK)
             return rc;
         N += rows[i];
-        parts[i] = (struct matrix_part){t.data, t.type, rows[i]};
+        parts[i] = (struct matrix_part){.data = t.data, .type = t.type, .rows = rows[i]};
         bytes += t.bytes;
     }
     if (l->checkpoint == NULL && (rc = random_matrix(l, &out->w, N, K, err)) != OK)
@@ -324,7 +324,8 @@ static int load_states(struct loader *l, struct ltx_projection *p, const struct 
             struct repack r = {to, t, t->shape[0] * (size_t)D, D, S, s, n, p->together};
             w->ops->host_run(w->device, repack_slice, &r,
                              (int)((r.numbers + REPACK_NUMBERS - 1) / REPACK_NUMBERS));
-            parts[i] = (struct matrix_part){to, t->type, (int)t->shape[0]};
+            parts[i] =
+                (struct matrix_part){.data = to, .type = t->type, .rows = (int)t->shape[0]};
             to += (size_t)n * bytes[i];
         }
         for (int k = 0; k < n; k += p->together) {

@@ -118,7 +118,7 @@ static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
             first = tensor;
         if (i == 0 || tensor.data != parts[i - 1].data) /* what is there twice is read once */
             bytes += tensor.bytes;
-        parts[i] = (struct matrix_part){tensor.data, tensor.type, rows[i]};
+        parts[i] = (struct matrix_part){.data = tensor.data, .type = tensor.type, .rows = rows[i]};
     }
     if (l->only_counting) {
         l->bytes_total += bytes;
