@@ -300,6 +300,18 @@ const char *engine_strategy_name(enum engine_strategy strategy)
     return names[strategy];
 }
 
+const char *engine_residency_name(enum engine_residency residency)
+{
+    static const char *const names[] = {"auto", "replicated", "sharded"};
+
+    return names[residency];
+}
+
+const char *engine_shard_by_name(enum engine_shard_by shard_by)
+{
+    return shard_by == ENGINE_BY_LAYER ? "layer" : "tensor";
+}
+
 uint64_t engine_steps(const struct engine *e)
 {
     uint64_t steps = 0;

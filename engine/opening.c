@@ -23,6 +23,14 @@ static int threads_of(const struct engine *e, int rank)
     return n > 0 ? n : 1;
 }
 
+/* Batches that must be replicated leave no choice. */
+static enum engine_residency residency_of(const struct engine_options *options)
+{
+    return options->residency == ENGINE_RESIDENCY_AUTO && options->strategy == ENGINE_REPLICATED
+               ? ENGINE_RESIDENCY_REPLICATED
+               : options->residency;
+}
+
 /* A rank's place in the group, its device, its weights. */
 static int open_rank(void *arg, int rank, struct error *err)
 {
@@ -36,6 +44,8 @@ static int open_rank(void *arg, int rank, struct error *err)
         .gpu = e->first_rank + rank,
         .n_threads = threads_of(e, rank),
         .max_batch_tokens = e->max_batch_tokens,
+        .residency = residency_of(o->options),
+        .shard_by = o->options->shard_by,
         .progress = rank == 0 ? o->options->progress : NULL,
         .progress_arg = o->options->progress_arg,
     };
@@ -78,13 +88,14 @@ static int load_shared(struct engine *e, const struct engine_options *options, s
         .source = &e->source,
         .ops = e->ops,
         .act = device_options.act,
-        .n_ranks = e->n_ranks,
+        .portion = portion_all(e->n_ranks),
         .progress = options->progress,
         .progress_arg = options->progress_arg,
     };
     int rc;
 
-    if (!e->ops->is_host || e->n_local == 1 || e->compute == DTYPE_F8_E4M3)
+    if (!e->ops->is_host || e->n_local == 1 || e->compute == DTYPE_F8_E4M3 ||
+        options->residency == ENGINE_RESIDENCY_SHARDED)
         return OK;
     if ((rc = e->ops->open(&e->loader, &device_options, err)) != OK)
         return rc;
@@ -96,8 +107,9 @@ static int create_router(struct engine *e, enum engine_strategy strategy, struct
 {
     static const enum routing routings[] = {ROUTING_AUTO, ROUTING_SHARDED, ROUTING_REPLICATED,
                                             ROUTING_MEASURED};
+    bool shares = e->info.residency == ENGINE_RESIDENCY_SHARDED;
     struct router_options options = {
-        .routing = routings[strategy],
+        .routing = shares ? ROUTING_SHARDED : routings[strategy],
         .n_ranks = e->n_ranks,
         .max_tokens = e->info.max_tokens,
         .max_batch_tokens = e->max_batch_tokens,
@@ -118,6 +130,11 @@ static int check_options(const struct engine_options *options, struct error *err
     if (options->n_ranks < 0 || options->n_ranks > ENGINE_MAX_RANKS)
         return error_set(err, ERR_INPUT, "engine: %d ranks, at most %d", options->n_ranks,
                          ENGINE_MAX_RANKS);
+    if (options->residency == ENGINE_RESIDENCY_SHARDED && options->strategy == ENGINE_REPLICATED)
+        return error_set(err, ERR_INPUT,
+                         "engine: with sharded residency no rank has all of the weights, so a "
+                         "batch cannot be replicated: leave the strategy to auto, or the "
+                         "residency");
     return OK;
 }
 
@@ -160,10 +177,17 @@ static void fill_info(struct engine *e)
     e->info.n_ranks = e->n_ranks;
     if (e->max_batch_tokens < e->info.max_tokens)
         e->info.max_tokens = e->max_batch_tokens;
+    e->info.residency = e->ranks[0]->replica->portion.kind == PORTION_ALL
+                            ? ENGINE_RESIDENCY_REPLICATED
+                            : ENGINE_RESIDENCY_SHARDED;
+    e->info.shard_by =
+        e->ranks[0]->replica->portion.kind == PORTION_LAYER ? ENGINE_BY_LAYER : ENGINE_BY_TENSOR;
     for (int i = 0; i < e->n_local; i++) {
         const struct replica *r = e->ranks[i]->replica;
-        e->info.weights_bytes = r->bytes;
-        e->info.loaded_bytes = r->loaded_bytes;
+        if (r->bytes > e->info.weights_bytes)
+            e->info.weights_bytes = r->bytes;
+        if (r->loaded_bytes > e->info.loaded_bytes)
+            e->info.loaded_bytes = r->loaded_bytes;
         if (r->load_s > e->info.load_s)
             e->info.load_s = r->load_s;
     }
@@ -174,7 +198,8 @@ static void fill_info(struct engine *e)
 _Static_assert((int)ENGINE_GROUP_ID_SIZE == (int)GROUP_ID_SIZE &&
                    (int)ENGINE_MAX_RANKS == (int)GROUP_MAX_RANKS &&
                    (int)ENGINE_MAX_RANKS <= (int)TEAM_MAX &&
-                   (int)ENGINE_MAX_RANKS <= (int)ROUTER_MAX_RANKS,
+                   (int)ENGINE_MAX_RANKS <= (int)ROUTER_MAX_RANKS &&
+                   (int)ENGINE_MAX_RANKS <= (int)PORTION_MAX_RANKS,
                "one number of ranks");
 
 int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err)

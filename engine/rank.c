@@ -2,38 +2,8 @@
 
 #include <stdlib.h>
 
-#include "engine/room.h"
+#include "engine/residency.h"
 #include "kernels/group.h"
-
-static int count_room(void *arg, struct room *out, enum dtype compute, int max_batch_tokens,
-                      struct error *err)
-{
-    const struct rank *r = arg;
-    const struct source *s = r->options.source;
-    enum dtype table;
-    int rc;
-
-    if ((rc = source_table_type(s, &table, err)) != OK)
-        return rc;
-    return room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, r->ops, compute,
-                      max_batch_tokens, err);
-}
-
-/* A GPU that is too small says so now, not after minutes of loading. What a CPU's memory lacks, the
- * system finds elsewhere, or nobody can tell. */
-static int check_room(struct rank *r, struct error *err)
-{
-    int most = r->options.max_batch_tokens;
-    int fewest = most < ENGINE_MAX_TOKENS ? most : ENGINE_MAX_TOKENS;
-    struct device_memory memory;
-    int rc;
-
-    if (r->ops->is_host)
-        return OK;
-    if ((rc = r->ops->memory(r->device, &memory, err)) != OK)
-        return rc;
-    return room_check(&memory, r->options.compute, most, fewest, count_room, r, err);
-}
 
 static int open_device(struct rank *r, struct error *err)
 {
@@ -60,13 +30,17 @@ static int find_replica(struct rank *r, struct error *err)
         .ops = r->ops,
         .device = r->device,
         .act = r->act,
-        .n_ranks = o->group != NULL ? group_n_ranks(o->group) : 1,
         .progress = o->progress,
         .progress_arg = o->progress_arg,
     };
+    int rc;
 
     r->replica = o->replica != NULL ? o->replica : &r->own;
-    return o->replica != NULL ? OK : replica_load(&r->own, &options, err);
+    if (o->replica != NULL)
+        return OK;
+    if ((rc = residency_choose(r, &options.portion, err)) != OK)
+        return rc;
+    return replica_load(&r->own, &options, err);
 }
 
 /* What results pass through on their way out: a prompt's part of a state, its features or its
@@ -115,8 +89,7 @@ int rank_open(struct rank **out, const struct rank_options *options, struct erro
         rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
         goto out;
     }
-    if ((rc = open_device(r, err)) != OK || (rc = check_room(r, err)) != OK ||
-        (rc = find_replica(r, err)) != OK)
+    if ((rc = open_device(r, err)) != OK || (rc = find_replica(r, err)) != OK)
         goto out;
     replica = r->replica;
     if ((rc = gemma_create(&r->gemma, &options->source->config, replica->weights, r->device, number,

@@ -40,7 +40,9 @@ struct rank_options {
     int gpu;            /* CUDA: which */
     int n_threads;      /* of its device */
     int max_batch_tokens;
-    struct group *group;          /* NULL: it is alone */
+    struct group *group;             /* NULL: it is alone */
+    enum engine_residency residency; /* of the weights that it loads, as shard_by */
+    enum engine_shard_by shard_by;
     engine_progress_fn *progress; /* of its loading, or NULL */
     void *progress_arg;
 };

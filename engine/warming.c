@@ -6,7 +6,8 @@
  * then 1, 2, .. prompts, on whose number alone depend the shapes of all else there: twice, as the
  * second time is the one that is recorded. Passes over the tokens are not recorded: what they are
  * told apart by would fit no request but by chance. All ranks do so at once; where there are
- * several, then the same together, as their shares have shapes of their own. */
+ * several, then the same together, as their shares have shapes of their own; together alone, where
+ * a share is all they have. */
 #include "base/clock.h"
 #include "engine/engine_private.h"
 
@@ -55,7 +56,8 @@ static int warm_all(struct rank *r, bool sharded, struct error *err)
 static int warm_rank(void *arg, int rank, struct error *err)
 {
     struct engine *e = arg;
-    int rc = warm_all(e->ranks[rank], false, err);
+    bool alone = e->info.residency != ENGINE_RESIDENCY_SHARDED;
+    int rc = alone ? warm_all(e->ranks[rank], false, err) : OK;
 
     return rc == OK && e->n_ranks > 1 ? warm_all(e->ranks[rank], true, err) : rc;
 }

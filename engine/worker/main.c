@@ -187,6 +187,7 @@ static int open_engine(struct engine **out, const struct settings *s, struct err
     struct engine_options engine_options = engine_settings_options(&s->engine);
     struct load_report report = {clock_now_ns(), clock_now_ns()};
     const struct engine_info *info;
+    bool shares;
     double warm_s;
     int rc;
 
@@ -197,10 +198,15 @@ static int open_engine(struct engine **out, const struct settings *s, struct err
     if ((rc = engine_open(out, &engine_options, err)) != OK)
         return rc;
     info = engine_info(*out);
-    log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu",
+    shares = info->residency == ENGINE_RESIDENCY_SHARDED;
+    log_info("model_loaded",
+             "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu ranks=%d residency=%s "
+             "shard_by=%s",
              (unsigned long long)(info->loaded_bytes / 1000000), info->load_s,
              gb_per_s(info->loaded_bytes, info->load_s),
-             (unsigned long long)(info->weights_bytes / 1000000));
+             (unsigned long long)(info->weights_bytes / 1000000), info->n_ranks,
+             engine_residency_name(info->residency),
+             shares ? engine_shard_by_name(info->shard_by) : "-");
     if ((rc = engine_warm(*out, &warm_s, err)) == OK && warm_s > 0.0)
         log_info("warmed", "seconds=%.2f", warm_s);
     return rc;
