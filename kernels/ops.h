@@ -17,7 +17,8 @@
  * and a product is  sum over k of qx[t,k] * qw[n,k], summed in float32, * sx[t] * sw[n]. A matrix
  * is stored so where N and K are multiples of 16, else as without. All else stays as it is in BF16.
  * (kernels/float8.h has the corners: rows of zeros, NaN.) A GPU's tensor cores add E4M3 products
- * with 13 bits after the point of the largest, and no op promises more there.
+ * with 13 bits after the point of the largest, and may round a float32 bias to bf16; no op promises
+ * more there.
  *
  * Memory: every pointer handed to an op is memory of its device (`alloc`), but where "host" is
  * said. No op allocates. T == 0 is a no-op.

@@ -1,5 +1,6 @@
 #include "engine/worker/hand.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,10 +8,9 @@
 #include "base/clock.h"
 
 struct hand {
-    pthread_mutex_t lock; /* guards what follows, and each job's `over` and `answer` */
-    struct held jobs[HAND_MAX];
-    size_t n;
-    int64_t renewed_ns;
+    pthread_mutex_t lock; /* guards each place's `used`, `answer`, `renewed_ns`, and its job when
+                             that is taken, copied or freed */
+    struct held places[HAND_MAX];
 };
 
 int hand_create(struct hand **out, struct error *err)
@@ -21,46 +21,38 @@ int hand_create(struct hand **out, struct error *err)
     return OK;
 }
 
+static void clear(struct held *held)
+{
+    if (held->parsed)
+        payload_free(&held->payload);
+    claimed_jobs_free(&held->job, 1);
+    *held = (struct held){0};
+}
+
 void hand_free(struct hand *h)
 {
     if (h == NULL)
         return;
-    hand_let_go(h);
+    for (size_t i = 0; i < HAND_MAX; i++)
+        clear(&h->places[i]);
     pthread_mutex_destroy(&h->lock);
     free(h);
 }
 
-void hand_take(struct hand *h, const struct claimed_job *jobs, size_t n)
+void hand_take(struct hand *h, const struct claimed_job *jobs, size_t n, struct held **out)
 {
-    pthread_mutex_lock(&h->lock);
-    for (size_t i = 0; i < n; i++)
-        h->jobs[i] = (struct held){.job = jobs[i], .answer = LEASE_OK};
-    h->n = n;
-    h->renewed_ns = clock_now_ns();
-    pthread_mutex_unlock(&h->lock);
-}
+    size_t place = 0;
 
-void hand_let_go(struct hand *h)
-{
     pthread_mutex_lock(&h->lock);
-    for (size_t i = 0; i < h->n; i++) {
-        if (h->jobs[i].parsed)
-            payload_free(&h->jobs[i].payload);
-        claimed_jobs_free(&h->jobs[i].job, 1);
+    for (size_t i = 0; i < n; i++) {
+        while (place < HAND_MAX && h->places[place].used)
+            place++;
+        assert(place < HAND_MAX); /* the belt has room for HAND_BATCHES claims */
+        out[i] = &h->places[place];
+        *out[i] = (struct held){
+            .job = jobs[i], .used = true, .answer = LEASE_OK, .renewed_ns = clock_now_ns()};
     }
-    h->n = 0;
     pthread_mutex_unlock(&h->lock);
-}
-
-/* `n` changes on the loop's thread alone, so that thread reads it without the lock. */
-size_t hand_n(const struct hand *h)
-{
-    return h->n;
-}
-
-struct held *hand_at(struct hand *h, size_t i)
-{
-    return &h->jobs[i];
 }
 
 enum lease_answer hand_answer(struct hand *h, const struct held *held)
@@ -76,18 +68,29 @@ enum lease_answer hand_answer(struct hand *h, const struct held *held)
 void hand_end(struct hand *h, struct held *held)
 {
     pthread_mutex_lock(&h->lock);
-    held->over = true;
+    clear(held);
     pthread_mutex_unlock(&h->lock);
 }
 
-size_t hand_copy_open(struct hand *h, struct claimed_job out[HAND_MAX])
+size_t hand_n(struct hand *h)
 {
     size_t n = 0;
 
     pthread_mutex_lock(&h->lock);
-    for (size_t i = 0; i < h->n; i++)
-        if (!h->jobs[i].over) {
-            out[n] = h->jobs[i].job;
+    for (size_t i = 0; i < HAND_MAX; i++)
+        n += h->places[i].used;
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+size_t hand_copy(struct hand *h, struct claimed_job out[HAND_MAX])
+{
+    size_t n = 0;
+
+    pthread_mutex_lock(&h->lock);
+    for (size_t i = 0; i < HAND_MAX; i++)
+        if (h->places[i].used) {
+            out[n] = h->places[i].job;
             out[n].payload = NULL;
             out[n++].payload_len = 0;
         }
@@ -95,14 +98,16 @@ size_t hand_copy_open(struct hand *h, struct claimed_job out[HAND_MAX])
     return n;
 }
 
-int64_t hand_renewed_ns(struct hand *h)
+double hand_oldest_ms(struct hand *h)
 {
-    int64_t ns;
+    int64_t now_ns = clock_now_ns(), oldest_ns = now_ns;
 
     pthread_mutex_lock(&h->lock);
-    ns = h->renewed_ns;
+    for (size_t i = 0; i < HAND_MAX; i++)
+        if (h->places[i].used && h->places[i].renewed_ns < oldest_ns)
+            oldest_ns = h->places[i].renewed_ns;
     pthread_mutex_unlock(&h->lock);
-    return ns;
+    return (double)(now_ns - oldest_ns) / 1e6;
 }
 
 void hand_note_answers(struct hand *h, const struct claimed_job *jobs,
@@ -110,10 +115,13 @@ void hand_note_answers(struct hand *h, const struct claimed_job *jobs,
 {
     pthread_mutex_lock(&h->lock);
     for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < h->n; j++)
-            if (strcmp(h->jobs[j].job.token, jobs[i].token) == 0 &&
-                strcmp(h->jobs[j].job.id, jobs[i].id) == 0)
-                h->jobs[j].answer = answers[i];
-    h->renewed_ns = clock_now_ns();
+        for (size_t j = 0; j < HAND_MAX; j++) {
+            struct held *held = &h->places[j];
+            if (!held->used || strcmp(held->job.token, jobs[i].token) != 0 ||
+                strcmp(held->job.id, jobs[i].id) != 0)
+                continue;
+            held->answer = answers[i];
+            held->renewed_ns = clock_now_ns();
+        }
     pthread_mutex_unlock(&h->lock);
 }

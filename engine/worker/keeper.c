@@ -19,11 +19,14 @@ struct keeper {
     bool started;
     struct queue *queue; /* holds a fixed name's lock */
     /* when each was done last; the thread's own */
-    int64_t advanced_ns, swept_ns, named_ns, registered_ns;
+    int64_t swept_ns, named_ns, registered_ns;
     int register_wait_ms;
-    uint64_t seen_steps;
+    struct {
+        uint64_t seen; /* how often the step had advanced */
+        int64_t since_ns;
+    } steps[N_STEPS];
 
-    _Atomic bool stops, gave_up, work_is_over;
+    _Atomic bool stops, gave_up;
     _Atomic int64_t last_tick_ns;
 };
 
@@ -35,21 +38,38 @@ static bool is_due(int64_t *last_ns, int every_ms)
     return true;
 }
 
-/* Whether the work stands still for too long. */
-static bool hangs(struct keeper *k)
+/* For how long a step has stood still though it does not rest. */
+static double stands_still_ms(struct keeper *k, enum step step)
 {
     const struct keeper_options *o = &k->options;
-    uint64_t steps = atomic_load(&o->vitals->advances) + engine_steps(o->engine);
+    const struct pulse *pulse = &o->vitals->pulses[step];
+    bool rests = atomic_load(&pulse->rests);
+    uint64_t advances = atomic_load(&pulse->advances);
 
-    if (steps != k->seen_steps) {
-        k->seen_steps = steps;
-        k->advanced_ns = clock_now_ns();
+    if (step == STEP_ENCODE)
+        advances += engine_steps(o->engine);
+    if (rests || advances != k->steps[step].seen) {
+        k->steps[step].seen = advances;
+        k->steps[step].since_ns = clock_now_ns();
+        return 0.0;
     }
-    if (atomic_load(&k->work_is_over) || clock_ms_since(k->advanced_ns) <= o->hang_ms)
-        return false;
-    if (!atomic_exchange(&k->gave_up, true))
-        log_error("engine_hangs", "ms=%.0f", clock_ms_since(k->advanced_ns));
-    return true;
+    return clock_ms_since(k->steps[step].since_ns);
+}
+
+static bool hangs(struct keeper *k)
+{
+    static const char *const names[N_STEPS] = {"stage", "encode", "store"};
+    bool hangs = false;
+
+    for (enum step step = 0; step < N_STEPS; step++) {
+        double ms = stands_still_ms(k, step);
+        if (ms <= k->options.hang_ms)
+            continue;
+        hangs = true;
+        if (!atomic_exchange(&k->gave_up, true))
+            log_error("engine_hangs", "step=%s ms=%.0f", names[step], ms);
+    }
+    return hangs;
 }
 
 static void renew_leases(struct keeper *k)
@@ -60,8 +80,7 @@ static void renew_leases(struct keeper *k)
     struct error err = {0};
     size_t n;
 
-    if (clock_ms_since(hand_renewed_ns(o->hand)) < o->lease_ms / 3 ||
-        (n = hand_copy_open(o->hand, jobs)) == 0)
+    if (hand_oldest_ms(o->hand) < o->lease_ms / 3 || (n = hand_copy(o->hand, jobs)) == 0)
         return;
     if (vitals_note_queue(o->vitals, queue_renew(k->queue, jobs, n, o->lease_ms, answers, &err),
                           &err) == OK)
@@ -158,7 +177,9 @@ int keeper_start(struct keeper **out, const struct keeper_options *options, stru
                          err)) != OK ||
         (options->owner_is_fixed && (rc = take_name(k, err)) != OK))
         goto out;
-    k->advanced_ns = k->named_ns = k->registered_ns = clock_now_ns();
+    k->named_ns = k->registered_ns = clock_now_ns();
+    for (int i = 0; i < N_STEPS; i++)
+        k->steps[i].since_ns = clock_now_ns();
     k->register_wait_ms = options->register_every_ms;
     atomic_store(&k->last_tick_ns, clock_now_ns());
     if (pthread_create(&k->thread, NULL, keeper_main, k) != 0) {
@@ -171,11 +192,6 @@ int keeper_start(struct keeper **out, const struct keeper_options *options, stru
 out:
     keeper_stop(k);
     return rc;
-}
-
-void keeper_expect_nothing(struct keeper *k)
-{
-    atomic_store(&k->work_is_over, true);
 }
 
 void keeper_stop(struct keeper *k)

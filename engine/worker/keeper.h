@@ -1,8 +1,9 @@
 /* keeper.h - what an engine does beside its work, on a thread of its own: renews the leases of the
  * jobs in hand and a fixed name, registers the model again, and sweeps the queue.
  *
- * Leases are renewed only while the work advances (vitals_advance(), engine_steps()): a loop that
- * hangs must lose its jobs, so that another engine gets them. */
+ * Leases are renewed only while every step of the work advances or rests (vitals.h; the engine's
+ * own engine_steps() count, too): an engine of which one step hangs must lose its jobs, so that
+ * another gets them. */
 #pragma once
 #include <stdbool.h>
 
@@ -20,7 +21,7 @@ struct keeper_options {
     bool owner_is_fixed;
     int redis_timeout_ms;
     int lease_ms; /* renewed at a third of it */
-    int hang_ms;  /* work that does not advance for so long hangs */
+    int hang_ms;  /* a step that does not advance for so long hangs */
     int register_every_ms;
     struct registration *registration; /* published already; the keeper's until the stop */
     /* only engine_steps() is asked of it */
@@ -32,8 +33,6 @@ struct keeper_options {
 /* All that the options name is borrowed until the stop. Takes a fixed name first, waiting for what
  * is left of its former self's lock. ERR_BUSY: another live engine has it. */
 int keeper_start(struct keeper **out, const struct keeper_options *options, struct error *err);
-/* The work is over and no longer expected to advance. */
-void keeper_expect_nothing(struct keeper *k);
 /* Joins its thread and lets a fixed name go; NULL is fine. */
 void keeper_stop(struct keeper *k);
 

@@ -50,7 +50,7 @@ static const struct option options[] = {
     {"lease-ms", 0, "PE_LEASE_MS", OPT_INT, FIELD(lease_ms), "30000", 1000, 600000, "N",
      "after so long without a sign of life an engine's jobs go to others"},
     {"grace", 0, "PE_GRACE", OPT_INT, FIELD(grace_s), "100", 0, 3600, "S",
-     "seconds that SIGTERM leaves the batch in hand"},
+     "seconds that SIGTERM leaves the batches in hand"},
     {"hang", 0, "PE_HANG", OPT_INT, FIELD(hang_s), "60", 1, 3600, "S",
      "seconds without progress after which the engine gives up"},
     {"register-every", 0, "PE_REGISTER_EVERY", OPT_INT, FIELD(register_s), "60", 1, 60, "S",
@@ -310,8 +310,8 @@ int main(int argc, char **argv)
     if (!worker_wait(worker, worker_has_failed(worker) ? 0 : (int)settings.grace_s * 1000,
                      &worker_rc, &err)) {
         hung = true;
-        rc = error_set(&err, ERR_TIME, "the batch in hand did not end in time");
-        if (!worker_has_failed(worker)) /* a slow batch, no hang: its jobs can start anew at once */
+        rc = error_set(&err, ERR_TIME, "the batches in hand did not end in time");
+        if (!worker_has_failed(worker)) /* slow batches, no hang: its jobs can start anew at once */
             worker_release(worker, NULL);
     } else {
         rc = worker_rc;

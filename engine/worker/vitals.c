@@ -14,6 +14,8 @@ static const struct metric metric_rows[N_METRICS] = {
     [M_CANCELLED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"cancelled\"", ""),
     [M_RELEASED] = METRIC(METRIC_COUNTER, "pe_jobs_total", "outcome=\"released\"", ""),
     [M_BATCHES] = METRIC(METRIC_COUNTER, "pe_batches_total", NULL, "batches encoded"),
+    [M_AHEAD] = METRIC(METRIC_COUNTER, "pe_batches_ahead_total", NULL,
+                       "batches claimed while another was computed"),
     [M_TOKENS] = METRIC(METRIC_COUNTER, "pe_tokens_total", NULL, "tokens encoded"),
     [M_HALVED] = METRIC(METRIC_COUNTER, "pe_batches_halved_total", NULL,
                         "batches that failed and were tried in halves"),
@@ -25,7 +27,11 @@ static const struct metric metric_rows[N_METRICS] = {
     [M_IN_HAND] = METRIC(METRIC_GAUGE, "pe_jobs_in_hand", NULL, "jobs this engine holds"),
     [M_WAIT] = METRIC(METRIC_HISTOGRAM, "pe_queue_wait_seconds", NULL,
                       "from a job's submission to its claim"),
+    [M_STAGE] = METRIC(METRIC_HISTOGRAM, "pe_stage_seconds", NULL,
+                       "claiming a batch, checking it and looking for its results"),
     [M_ENCODE] = METRIC(METRIC_HISTOGRAM, "pe_batch_seconds", NULL, "encoding a batch"),
+    [M_STORE_BATCH] = METRIC(METRIC_HISTOGRAM, "pe_store_batch_seconds", NULL,
+                             "storing and completing what was encoded together"),
     [M_STORE] = METRIC(METRIC_HISTOGRAM, "pe_store_seconds", NULL, "storing a result"),
 };
 
@@ -33,11 +39,24 @@ void vitals_init(struct vitals *v)
 {
     memset(v, 0, sizeof(*v));
     memcpy(v->metrics, metric_rows, sizeof(v->metrics));
+    for (int i = 0; i < N_STEPS; i++)
+        atomic_store(&v->pulses[i].rests, true);
 }
 
-void vitals_advance(struct vitals *v)
+void vitals_advance(struct vitals *v, enum step step)
 {
-    atomic_fetch_add(&v->advances, 1);
+    atomic_fetch_add(&v->pulses[step].advances, 1);
+}
+
+void vitals_rest(struct vitals *v, enum step step)
+{
+    atomic_store(&v->pulses[step].rests, true);
+}
+
+void vitals_resume(struct vitals *v, enum step step)
+{
+    vitals_advance(v, step);
+    atomic_store(&v->pulses[step].rests, false);
 }
 
 void vitals_note_proof(struct vitals *v, bool good)

@@ -18,28 +18,44 @@ enum {
     M_RELEASED,
     M_BATCHES,
     M_TOKENS,
+    M_AHEAD,
     M_HALVED,
     M_REDELIVERED,
     M_QUEUE_ERRORS,
     M_CACHE_ERRORS,
     M_IN_HAND,
     M_WAIT,
+    M_STAGE,
     M_ENCODE,
+    M_STORE_BATCH,
     M_STORE,
     N_METRICS
 };
 
+/* What happens to a batch, each on a thread of its own (belt.h). */
+enum step { STEP_STAGE, STEP_ENCODE, STEP_STORE, N_STEPS };
+
+/* Whether a step goes on. */
+struct pulse {
+    _Atomic uint64_t advances;
+    _Atomic bool rests;
+};
+
 struct vitals {
     struct metric metrics[N_METRICS];
-    _Atomic uint64_t advances;       /* the loop's own steps, beside the engine's */
+    struct pulse pulses[N_STEPS];
+    _Atomic double tokens_per_s;     /* what is computed and stored, of late; 0: not known yet */
     _Atomic int64_t last_contact_ns; /* when Q answered last */
     _Atomic int64_t last_proof_ns;   /* when a forward pass was tried last, and how it went */
     _Atomic bool proof_failed, queue_is_away, cache_is_away;
 };
 
 void vitals_init(struct vitals *v);
-/* The loop took a step: it does not hang. */
-void vitals_advance(struct vitals *v);
+/* All steps rest at first. */
+void vitals_advance(struct vitals *v, enum step step); /* it does not hang */
+/* It waits for work, for another step or for its next try, or has ended: it need not advance. */
+void vitals_rest(struct vitals *v, enum step step);
+void vitals_resume(struct vitals *v, enum step step);
 /* A forward pass came to its end. */
 void vitals_note_proof(struct vitals *v, bool good);
 /* Notes whether Q answered. A failure is counted, and logged; that Q is away, once. Returns rc. */

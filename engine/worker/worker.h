@@ -1,8 +1,12 @@
 /* worker.h - an engine at work: claims jobs of its model, encodes them, stores results, completes.
  *
- * Two threads. The loop owns the engine and does the work; the keeper (keeper.h) renews the leases
- * of what is in hand (hand.h). Every outcome reaches Redis fenced by the claim's token; a job may
- * be delivered twice, and an encode that is repeated is harmless. */
+ * A batch passes three steps, each with a thread and connections of its own: it is staged
+ * (staging.h), encoded by the thread that owns the engine (encoding.h) and stored (storing.h),
+ * while the steps beside it are at the next and the last one; belt.h says what they pass on and how
+ * much that is at most. The keeper (keeper.h) renews the leases of all that is in hand (hand.h).
+ * Every outcome reaches Redis fenced by the claim's token (outcome.h); a job may be delivered
+ * twice, and an encode that is repeated is harmless. A result is stored before its job is
+ * completed. Errors of Redis end nothing: leases that could not be renewed pass to others. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,7 +29,7 @@ struct worker_options {
     int64_t result_ttl_ms;
     int register_every_ms; /* the model's card */
     int probe_every_ms;    /* a forward pass of one token, while there is no work */
-    int hang_ms;           /* a loop that does not advance for so long is given up */
+    int hang_ms;           /* a step that does not advance for so long: all is given up */
 };
 
 /* Takes over until worker_stop(): the engine, which was proven just now, and the registration,
@@ -34,18 +38,18 @@ struct worker_options {
 int worker_start(struct worker **out, struct engine *engine, struct registration *registration,
                  const struct worker_options *options, struct error *err);
 
-/* No more claims: the batch in hand is finished. From any thread. */
+/* No more claims: what is in hand is finished. From any thread. */
 void worker_drain(struct worker *w);
 
-/* Waits up to timeout_ms for the loop to end; true when it has. *rc is then OK, or why it ended by
- * itself: the engine is not to be used again. */
+/* Waits up to timeout_ms for all steps to end; true when they have. *rc is then OK, or why they
+ * ended by themselves: the engine is not to be used again. */
 bool worker_wait(struct worker *w, int timeout_ms, int *rc, struct error *err);
-/* Whether it ended by itself or hangs: then the process should exit, non-zero. */
+/* Whether the work ended by itself or hangs: then the process should exit, non-zero. */
 bool worker_has_failed(struct worker *w);
 
 /* Gives back what is still in hand, when a drain took too long. */
 int worker_release(struct worker *w, struct error *err);
-/* Joins the threads; the loop must have ended. NULL is fine. */
+/* Joins the threads; the steps must have ended. NULL is fine. */
 void worker_stop(struct worker *w);
 
 /* For the admin listener; from any thread. */

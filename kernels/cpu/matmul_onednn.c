@@ -323,8 +323,7 @@ static int onednn_matrix_load(struct device *d, struct matrix **out,
     *out = NULL;
     if ((rc = cpu_matrix_create(d, &m, parts, n_parts, K, PANEL, err)) != OK)
         return rc;
-    if ((rc = lay_out_chunks(m, cuts, d->plans->engine, err)) != OK ||
-        (m->n_chunks > 1 && (rc = reserve_rows(d, K, err)) != OK))
+    if ((rc = lay_out_chunks(m, cuts, d->plans->engine, err)) != OK)
         goto out;
     m->bytes = (size_t)m->n_pieces * m->panel_bytes;
     if ((rc = cpu_alloc(d, &m->data, m->bytes, err)) != OK)
@@ -476,10 +475,11 @@ static const char *tile_rows(const struct matmul_args *a, int t, int M, int thre
     const struct matrix *w = a->w;
     size_t size = dtype_info(a->d->act)->bytes, row = w->K * size;
     const char *x = (const char *)a->x + t * row;
-    char *rows = p->rows + (size_t)thread * p->rows_bytes, *to = rows;
+    char *rows, *to;
 
     if (a->end_chunk - a->first_chunk == 1)
         return x;
+    rows = to = p->rows + (size_t)thread * p->rows_bytes;
     for (int c = a->first_chunk; p->rows_tile[thread] != t && c < a->end_chunk; c++) {
         size_t at = (size_t)(w->chunk[c] - w->k_begin) * size;
         size_t n = (size_t)(w->chunk[c + 1] - w->chunk[c]) * size;
@@ -581,6 +581,9 @@ static int onednn_linear(struct device *d, float *y, const void *x, const struct
         d->plans->rows_tile[i] = -1;
     args.first_chunk = chunk_from(w, w->k_begin);
     args.end_chunk = chunk_from(w, w->k_begin + w->K);
+    /* a matrix may have been loaded by another device */
+    if (args.end_chunk - args.first_chunk > 1 && (rc = reserve_rows(d, w->K, err)) != OK)
+        return rc;
     if ((rc = get_plans(&args, err)) == OK) {
         pool_run(d->pool, matmul_tile_task, &args, (T + TILE - 1) / TILE * w->n_pieces);
         rc = run_result(d, err);

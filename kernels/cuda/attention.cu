@@ -116,8 +116,8 @@ int cuda_attention(struct device *d, void *o, const void *qkv, const int32_t *be
     unsigned grid = (unsigned)(((size_t)T * H + WARPS - 1) / WARPS);
     const __nv_bfloat16 *q = (const __nv_bfloat16 *)qkv;
     __nv_bfloat16 *out = (__nv_bfloat16 *)o;
-    heads where = {q,    q + (size_t)H * E, q + (size_t)(H + K) * E, (size_t)(H + 2 * K) * E, H / K,
-                   scale};
+    size_t stride = (size_t)(H + 2 * K) * E;
+    heads where = {q, q + (size_t)H * E, q + (size_t)(H + K) * E, stride, stride, H / K, scale};
     dim3 block(32, WARPS);
 
     if (T == 0)

@@ -14,6 +14,7 @@ static void cuda_close(struct device *d)
     if (d == NULL)
         return;
     cudaSetDevice(d->gpu);
+    cuda_leave(d);
     cuda_downloads_close(d);
     cuda_loading_end(d, NULL);
     cuda_recordings_close(d);
@@ -21,6 +22,8 @@ static void cuda_close(struct device *d)
     float8_close(d);
     pool_stop(d->pool);
     hopper_close(d);
+    if (d->waited != NULL)
+        cudaEventDestroy(d->waited);
     if (d->stream != NULL)
         cudaStreamDestroy(d->stream);
     free(d);
@@ -71,6 +74,7 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     d->starts_early = starts_early;
     CUDA_TRY(cudaSetDevice(d->gpu));
     CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
+    CUDA_TRY(cudaEventCreateWithFlags(&d->waited, cudaEventDisableTiming));
     d->least_free = SIZE_MAX;
     if ((rc = pool_start(&d->pool, options->n_threads > 0 ? options->n_threads : 1, err)) != OK ||
         (rc = hopper_open(d, err)) != OK || (rc = float8_open(d, options, err)) != OK ||
@@ -133,7 +137,9 @@ int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err)
 
 static void cuda_release(struct device *d, void *memory)
 {
-    (void)d;
+    /* cudaFree waits for what is on the stream, and that without an end */
+    if (d->group != NULL && memory != NULL)
+        cuda_wait_stream(d, d->stream, NULL);
     cudaFree(memory);
 }
 
@@ -142,6 +148,9 @@ static int cuda_upload(struct device *d, void *to, const void *from, size_t byte
 {
     int rc = OK;
 
+    /* for more than 64 KiB the driver may wait for the stream, and that without an end */
+    if (d->group != NULL && bytes > 65536 && (rc = cuda_wait_stream(d, d->stream, err)) != OK)
+        return rc;
     CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->stream));
 out:
     return rc;
@@ -149,9 +158,27 @@ out:
 
 static int cuda_sync(struct device *d, struct error *err)
 {
+    return cuda_wait_stream(d, d->stream, err);
+}
+
+static int cuda_clear(struct device *d, void *memory, size_t bytes, struct error *err)
+{
     int rc = OK;
 
-    CUDA_TRY(cudaStreamSynchronize(d->stream));
+    CUDA_TRY(cudaMemsetAsync(memory, 0, bytes, d->stream));
+out:
+    return rc;
+}
+
+static int cuda_copy_rows(struct device *d, void *y, size_t y_stride, const void *x,
+                          size_t x_stride, size_t bytes, int n_rows, struct error *err)
+{
+    int rc = OK;
+
+    if (n_rows == 0 || bytes == 0)
+        return OK;
+    CUDA_TRY(cudaMemcpy2DAsync(y, y_stride, x, x_stride, bytes, (size_t)n_rows,
+                               cudaMemcpyDeviceToDevice, d->stream));
 out:
     return rc;
 }
@@ -179,6 +206,12 @@ extern "C" const struct ops *ops_cuda(void)
         .mark = cuda_mark,
         .download_marked = cuda_download_marked,
         .memory = cuda_memory,
+        .clear = cuda_clear,
+        .copy_rows = cuda_copy_rows,
+        .join = cuda_join,
+        .all_reduce = cuda_all_reduce,
+        .all_gather = cuda_all_gather,
+        .broadcast = cuda_broadcast,
         .host_run = cuda_host_run,
         .record = cuda_record,
         .replay = cuda_replay,
@@ -190,6 +223,7 @@ extern "C" const struct ops *ops_cuda(void)
         .table_free = cuda_table_free,
         .table_bytes = cuda_table_bytes,
         .loading_end = cuda_loading_end,
+        .matrix_view = cuda_matrix_view,
         .plan_size = cuda_plan_size,
         .measure = cuda_measure,
         .embed = cuda_embed,

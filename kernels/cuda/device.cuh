@@ -14,6 +14,7 @@ extern "C" {
 #include "kernels/ops.h"
 }
 
+struct collectives;
 struct matmul_plans;
 struct hopper;
 struct recordings;
@@ -24,12 +25,16 @@ struct device {
     enum dtype act;
     int gpu;
     cudaStream_t stream;
+    struct group *group;             /* NULL: this GPU computes alone */
+    struct collectives *collectives; /* with it */
+    cudaEvent_t waited;              /* see cuda_wait_stream() */
     bool starts_early; /* the GPU can start a kernel before the one before it has ended */
     /* float8 */
     bool float8;
-    int max_rows, rounded_width;
+    int max_rows, rounded_width, n_biases;
     void *rounded;     /* [max_rows, rounded_width] E4M3: what a product reads */
     float *row_scales; /* [max_rows] of it */
+    void *biases;      /* [n_biases] bf16: a float32 bias, rounded */
     struct matmul_plans *plans;
     struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
@@ -39,11 +44,18 @@ struct device {
     size_t least_free;       /* of the GPU's memory, at any time since it was opened */
 };
 
+enum { MAX_RANGES = 3 }; /* of a view: query, key and value heads are the most */
+
+/* Weights as they lie in memory, or a view of such: then memory is another's. */
 struct matrix {
     int N, K;
+    int stride; /* numbers from row to row in memory */
+    int n_ranges;
+    struct row_range ranges[MAX_RANGES]; /* its N rows, of those in memory */
+    bool is_view;
     size_t bytes;
-    void *data;    /* [N, K] act or E4M3, row-major */
-    float *scales; /* [N] of E4M3; else NULL */
+    void *data;    /* act or E4M3, row-major, from the first column of row 0 on */
+    float *scales; /* of the rows in memory, of E4M3; else NULL */
 };
 
 struct table {
@@ -189,6 +201,22 @@ void cuda_note_memory(struct device *d);
 int cuda_load_rows(struct device *d, void *to, enum dtype type, const struct matrix_part *parts,
                    int n_parts, int K, int N, struct error *err);
 int cuda_loading_end(struct device *d, struct error *err);
+/* Returns when the event, or all that is on the stream, has come. In a group ERR_GPU, and the group
+ * is aborted: when it was, when NCCL has failed, or after the deadline. */
+int cuda_wait(struct device *d, cudaEvent_t event, struct error *err);
+int cuda_wait_stream(struct device *d, cudaStream_t stream, struct error *err);
+/* For loops that wait, in a group: whether to go on. The deadline is at least least_ms. */
+int cuda_check_group(struct device *d, int64_t since_ns, int least_ms, struct error *err);
+/* Aborts the group for the reason in `err`, and what NCCL has under way. Returns ERR_GPU. */
+int cuda_give_up(struct device *d, struct error *err);
+int cuda_join(struct device *d, struct group *group, struct error *err);
+void cuda_leave(struct device *d);
+int cuda_all_reduce(struct device *d, float *y, size_t n, struct error *err);
+int cuda_all_gather(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
+int cuda_broadcast(struct device *d, void *data, size_t bytes, int root, struct error *err);
+void cuda_collectives_abort(struct device *d);
+/* What has failed of collectives since they were called. */
+int cuda_collectives_check(struct device *d, struct error *err);
 int cuda_downloads_open(struct device *d, struct error *err);
 void cuda_downloads_close(struct device *d);
 int cuda_mark(struct device *d, int mark, struct error *err);
@@ -197,12 +225,17 @@ int cuda_download_marked(struct device *d, int mark, void *to, const void *from,
 int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_recordings_open(struct device *d, struct error *err);
 void cuda_recordings_close(struct device *d);
+/* What is recorded, if anything is, is of all ranks together. */
+void cuda_recording_exchanges(struct device *d);
 int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err);
 int cuda_replay(struct device *d, uint64_t key, struct error *err);
 int cuda_matmul_open(struct device *d, struct error *err);
 void cuda_matmul_close(struct device *d);
 int cuda_matrix_load(struct device *d, struct matrix **out, const struct matrix_part *parts,
-                     int n_parts, int K, struct error *err);
+                     int n_parts, int K, const struct column_cuts *cuts, struct error *err);
+int cuda_matrix_view(struct device *d, struct matrix **out, const struct matrix *m,
+                     const struct row_range *ranges, int n_ranges, int k_begin, int K,
+                     struct error *err);
 int cuda_matrix_random(struct device *d, struct matrix **out, int N, int K, float size,
                        uint64_t seed, struct error *err);
 /* Its first n numbers, in act at `to`. */
@@ -243,16 +276,17 @@ int cuda_geglu(struct device *d, void *y, const void *gu, int T, int F, struct e
 int cuda_gelu(struct device *d, void *y, const void *x, int T, int F, struct error *err);
 int cuda_range_norm(struct device *d, void *y, const float *x, const int32_t *begin, float *scratch,
                     int B, int T, int D, struct error *err);
-int cuda_scale_columns(struct device *d, float *y, const float *x, int stride, float scale,
-                       const float *bias, int T, int N, struct error *err);
+int cuda_scale_columns(struct device *d, float *y, int y_stride, const float *x, int x_stride,
+                       float scale, const float *bias, int T, int N, struct error *err);
 int cuda_fill_rows(struct device *d, void *h, const void *x, const void *registers, enum dtype type,
-                   const int32_t *first, const int32_t *count, int B, int P, int R, int W,
-                   struct error *err);
+                   const int32_t *first, const int32_t *count, int B, int p_begin, int P, int R,
+                   int W, struct error *err);
 int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const float *k_w,
                            const float *cos, const float *sin, int T, int P, int H, int E,
                            int stride, bool interleaved, float eps, struct error *err);
-int cuda_full_attention(struct device *d, void *o, const void *qkvg, int T, int P, int H, int E,
-                        float scale, bool gated, struct error *err);
+int cuda_full_attention(struct device *d, void *o, const void *q, const void *g, int q_stride,
+                        const void *kv, int kv_stride, int T, int Q, int P, int kv_rows, int H,
+                        int E, float scale, struct error *err);
 int cuda_encode(struct device *d, void *y, enum dtype type, const float *x, size_t n,
                 int32_t *has_nan, struct error *err);
 }

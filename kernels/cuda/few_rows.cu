@@ -6,7 +6,7 @@
  * by the bulk tensor copy engine, as many stages deep as half a multiprocessor's shared memory
  * holds; the warpgroups multiply. The parts of k of the same rows are a cluster: each leaves its
  * sums in shared memory and adds up a share of the rows of y from all of them, always in the same
- * order.
+ * order. A view's ranges of rows follow each other in the grid, each with blocks of its own.
  *
  * Memory-bound: for T up to 128 the matrix is read once and x comes from L2. It begins when the
  * kernel before it has ended, while small kernels may begin before it ends: fetching the first
@@ -82,16 +82,35 @@ static __device__ inline float4 sum_of_parts(const float *here, int n_parts)
     return sum;
 }
 
+/* Where the rows of w lie that a block has, and their results. */
+struct range {
+    int block;  /* the first that has rows of it */
+    int row, n; /* of w; of gate */
+    int up;     /* the first row of up */
+    int column; /* of y */
+};
+struct ranges {
+    struct range of[MAX_RANGES];
+    int n, columns; /* columns: of all of y */
+};
+
+static __device__ inline range range_of_block(const ranges &all)
+{
+    int i = 0;
+
+    while (i + 1 < all.n && blockIdx.x >= all.of[i + 1].block)
+        i++;
+    return all.of[i];
+}
+
 /* Rows of w from `row` on; of gate and up half of them each. */
 template <bool GEGLU>
 static __device__ inline void fetch_w(uint8_t *to, const CUtensorMap *map, uint64_t *barrier, int k,
-                                      int row, int N)
+                                      int row, int up)
 {
-    if (GEGLU) {
-        fetch_tile(to, map, barrier, k, row / 2, READ_ONCE);
-        fetch_tile(to + ROWS / 2 * TILE_ROW_BYTES, map, barrier, k, N / 2 + row / 2, READ_ONCE);
-    } else
-        fetch_tile(to, map, barrier, k, row, READ_ONCE);
+    fetch_tile(to, map, barrier, k, row, READ_ONCE);
+    if (GEGLU)
+        fetch_tile(to + ROWS / 2 * TILE_ROW_BYTES, map, barrier, k, up, READ_ONCE);
 }
 
 /* What 32 bytes of k of both tiles add. */
@@ -116,8 +135,8 @@ template <int TN, bool GEGLU, typename W, typename Y>
 static __global__ void __launch_bounds__(THREADS, 2)
     few_rows_kernel(const __grid_constant__ CUtensorMap w_map,
                     const __grid_constant__ CUtensorMap x_map, Y *y, const Y *bias,
-                    const float *w_scales, const float *x_scales, bool add, int T, int N,
-                    int n_tiles)
+                    const float *w_scales, const float *x_scales, bool add, int T,
+                    const __grid_constant__ ranges rows, int n_tiles)
 {
     const int TILE_K = TILE_ROW_BYTES / sizeof(W);
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -128,7 +147,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
     float *sums = (float *)stages; /* [TN, PITCH], in the end */
     int part = blockIdx.y, n_parts = gridDim.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first = (int)((long)n_tiles * part / n_parts);
-    int n = (int)((long)n_tiles * (part + 1) / n_parts) - first, row = blockIdx.x * ROWS;
+    int n = (int)((long)n_tiles * (part + 1) / n_parts) - first;
+    const int width = GEGLU ? ROWS / 2 : ROWS; /* of y, that the block stores */
+    const range here = range_of_block(rows);
+    const int begin = (blockIdx.x - here.block) * width;
 
     asm volatile("griddepcontrol.launch_dependents;");
     if (threadIdx.x == 0) {
@@ -147,7 +169,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
                 if (i >= s::STAGES)
                     barrier_wait(&empty[stage], (i / s::STAGES - 1) & 1);
                 barrier_expect(&full[stage], s::STAGE_BYTES);
-                fetch_w<GEGLU>(to, &w_map, &full[stage], (first + i) * TILE_K, row, N);
+                fetch_w<GEGLU>(to, &w_map, &full[stage], (first + i) * TILE_K, here.row + begin,
+                               here.up + begin);
                 fetch_tile(to + s::W_BYTES, &x_map, &full[stage], (first + i) * TILE_K, 0,
                            READ_OFTEN);
             }
@@ -183,26 +206,25 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
     cluster_barrier();
     /* This block's share of the rows of y: four numbers a thread. */
-    const int width = GEGLU ? ROWS / 2 : ROWS, columns = GEGLU ? N / 2 : N;
     for (int i = threadIdx.x; i < (T - part + n_parts - 1) / n_parts * (width / 4); i += THREADS) {
         int t = part + i / (width / 4) * n_parts, column = i % (width / 4) * 4;
-        int at = blockIdx.x * width + column;
-        Y *to = y + (size_t)t * columns + at;
+        int at = begin + column; /* of the range */
+        Y *to = y + (size_t)t * rows.columns + here.column + at;
         float4 sum;
-        if (at >= columns)
+        if (at >= here.n)
             continue;
         sum = sum_of_parts(&sums[t * s::PITCH + column], n_parts);
         if (sizeof(W) == 1)
-            sum = times(sum, load4(w_scales + at), x_scales[t]);
+            sum = times(sum, load4(w_scales + here.row + at), x_scales[t]);
         if (GEGLU) {
             float4 up = sum_of_parts(&sums[t * s::PITCH + width + column], n_parts);
             if (sizeof(W) == 1)
-                up = times(up, load4(w_scales + columns + at), x_scales[t]);
+                up = times(up, load4(w_scales + here.up + at), x_scales[t]);
             sum = make_float4(gelu(sum.x) * up.x, gelu(sum.y) * up.y, gelu(sum.z) * up.z,
                               gelu(sum.w) * up.w);
         }
         if (bias != NULL)
-            sum = plus(sum, load4(bias + at));
+            sum = plus(sum, load4(bias + here.column + at));
         if (add)
             sum = plus(sum, load4(to));
         put4(to, sum);
@@ -215,7 +237,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 bool few_rows_serves(const struct device *d, const struct matrix *w, int T)
 {
-    return d->hopper != NULL && T <= FEW_ROWS && w->K % 8 == 0 && w->N % 4 == 0;
+    int size = w->scales != NULL ? 1 : 2;
+
+    for (int i = 0; i < w->n_ranges; i++)
+        if (w->ranges[i].n % 4 != 0) /* it stores four columns at a time */
+            return false;
+    return d->hopper != NULL && T <= FEW_ROWS && w->K * size % 16 == 0 &&
+           (size_t)w->stride * size % 16 == 0 && (uintptr_t)w->data % 16 == 0;
 }
 
 /* As many parts of k as make one block a multiprocessor, each of at least 4 tiles. */
@@ -229,13 +257,49 @@ static int choose_parts(const struct device *d, int n_blocks, int n_tiles)
     return n_parts;
 }
 
+/* Returns how many blocks there are. */
+static int lay_out(ranges *out, const struct matrix *w, bool geglu)
+{
+    int n_blocks = 0, column = 0;
+
+    *out = {};
+    if (geglu) {
+        const struct row_range *gate = &w->ranges[0], *up = &w->ranges[w->n_ranges - 1];
+        int F = w->N / 2;
+        out->of[0] = {0, gate->begin, F, up->begin + up->n - F, 0};
+        out->n = 1;
+        out->columns = F;
+        return w->N / ROWS;
+    }
+    for (int i = 0; i < w->n_ranges; i++) {
+        out->of[i] = {n_blocks, w->ranges[i].begin, w->ranges[i].n, 0, column};
+        n_blocks += (w->ranges[i].n + ROWS - 1) / ROWS;
+        column += w->ranges[i].n;
+    }
+    out->n = w->n_ranges;
+    out->columns = w->N;
+    return n_blocks;
+}
+
+/* Rows in memory up to the last one of w. */
+static int rows_below(const struct matrix *w)
+{
+    int rows = 0;
+
+    for (int i = 0; i < w->n_ranges; i++)
+        if (w->ranges[i].begin + w->ranges[i].n > rows)
+            rows = w->ranges[i].begin + w->ranges[i].n;
+    return rows;
+}
+
 template <int TN, bool GEGLU, typename W, typename Y>
 static int run(struct device *d, Y *y, const void *x, const struct matrix *w, const Y *bias,
                bool add, int T, struct error *err)
 {
     const int tile_k = TILE_ROW_BYTES / sizeof(W);
     const enum dtype type = sizeof(W) == 1 ? DTYPE_F8_E4M3 : DTYPE_BF16;
-    int n_tiles = (w->K + tile_k - 1) / tile_k, n_blocks = (w->N + ROWS - 1) / ROWS, rc;
+    ranges rows;
+    int n_tiles = (w->K + tile_k - 1) / tile_k, n_blocks = lay_out(&rows, w, GEGLU), rc;
     int n_parts = choose_parts(d, n_blocks, n_tiles);
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
@@ -251,15 +315,15 @@ static int run(struct device *d, Y *y, const void *x, const struct matrix *w, co
     config.stream = d->stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    if ((rc = hopper_map(d, &w_map, type, w->data, w->N, w->K, GEGLU ? ROWS / 2 : ROWS, err)) !=
-            OK ||
-        (rc = hopper_map(d, &x_map, type, x, T, w->K, TN, err)) != OK)
+    if ((rc = hopper_map(d, &w_map, type, w->data, rows_below(w), w->K, (size_t)w->stride,
+                         GEGLU ? ROWS / 2 : ROWS, err)) != OK ||
+        (rc = hopper_map(d, &x_map, type, x, T, w->K, (size_t)w->K, TN, err)) != OK)
         return rc;
     CUDA_TRY(cudaFuncSetAttribute(few_rows_kernel<TN, GEGLU, W, Y>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shape<TN>::BYTES));
     CUDA_TRY(cudaLaunchKernelEx(&config, few_rows_kernel<TN, GEGLU, W, Y>, w_map, x_map, y, bias,
                                 (const float *)w->scales, (const float *)d->row_scales, add, T,
-                                w->N, n_tiles));
+                                rows, n_tiles));
 out:
     return rc;
 }
@@ -296,7 +360,10 @@ int few_rows_product(struct device *d, void *y, enum dtype y_type, const void *x
 
 bool few_rows_serves_geglu(const struct device *d, const struct matrix *w, int T)
 {
-    return few_rows_serves(d, w, T) && w->N % ROWS == 0;
+    /* gate and up are the halves of one range of rows, or a range each */
+    bool halves = w->n_ranges == 1 || (w->n_ranges == 2 && w->ranges[0].n == w->ranges[1].n);
+
+    return halves && few_rows_serves(d, w, T) && w->N % ROWS == 0;
 }
 
 int few_rows_geglu(struct device *d, void *y, const void *x, const struct matrix *w, int T,

@@ -82,6 +82,15 @@ static __global__ void __launch_bounds__(BLOCK)
         y[i] = rounded(x[i], 1.0f / scale);
 }
 
+static __global__ void bias_kernel(__nv_bfloat16 *to, const float *bias, int N)
+{
+    int n = blockIdx.x * BLOCK + threadIdx.x;
+
+    wait_for_inputs();
+    if (n < N)
+        put(&to[n], bias[n]);
+}
+
 int float8_open(struct device *d, const struct device_options *options, struct error *err)
 {
     cudaDeviceProp gpu;
@@ -108,12 +117,20 @@ void float8_close(struct device *d)
 {
     cudaFree(d->rounded);
     cudaFree(d->row_scales);
+    cudaFree(d->biases);
 }
 
-int float8_reserve(struct device *d, int K, struct error *err)
+int float8_reserve(struct device *d, int N, int K, struct error *err)
 {
     int rc;
 
+    if (N > d->n_biases) {
+        cudaFree(d->biases);
+        d->n_biases = 0;
+        if ((rc = cuda_alloc(d, &d->biases, (size_t)N * sizeof(__nv_bfloat16), err)) != OK)
+            return rc;
+        d->n_biases = N;
+    }
     if (K <= d->rounded_width)
         return OK;
     cudaFree(d->rounded);
@@ -128,4 +145,10 @@ int float8_round_rows(struct device *d, void *to, float *scales, const void *x, 
 {
     return launch(d, "float8", err, round_kernel, (unsigned)T, BLOCK, 0, (uint2 *)to, scales,
                   (const uint4 *)x, K / 8);
+}
+
+int float8_round_bias(struct device *d, const float *bias, int N, struct error *err)
+{
+    return launch(d, "float8", err, bias_kernel, (unsigned)((N + BLOCK - 1) / BLOCK), BLOCK, 0,
+                  (__nv_bfloat16 *)d->biases, bias, N);
 }

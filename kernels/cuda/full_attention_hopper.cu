@@ -1,5 +1,5 @@
 /* full_attention_hopper.cu - full_attention of bf16 heads of 64 and 128 on Hopper (sm_90a), where
- * blocks are whole tiles of 256 rows (64) or 128 (128).
+ * blocks of queries are whole tiles of 128 rows, or better of 256 (64), and those of keys too.
  *
  * A tile is ROWS rows of one head, 64 for each of WARPGROUPS; as many blocks of threads as there
  * are multiprocessors take tile after tile, so that the first keys of the next are on their way
@@ -8,20 +8,26 @@
  * two tiles in shared memory; weights are made of them in registers, where the second product
  * takes them from; values lie as they come, [keys, E], which the instruction can transpose.
  *
- * The softmax of one tile of keys runs beside the product of the weights before it with values,
- * and, where warpgroups take turns, beside the products of the other. */
+ * The softmax of one tile of keys runs beside the product of the weights before it with values, and
+ * beside the products of the other warpgroups: these take turns to begin theirs.
+ *
+ * Bound by arithmetic; blocks of 1024 rows on an H200, 4096 rows and 1024: 557 and 503 TFLOP/s for
+ * heads of 128, 401 and 363 for heads of 64 (the products alone could reach 800, and for heads of
+ * 64 as many exponentials take as long as the products). No faster: three stages, tiles of 192
+ * rows, exponentials by polynomials, queries in registers; slower: pairs of blocks that share keys
+ * and values (multicast), 386. Rescaling only where the largest score has grown by much gave 5% and
+ * cost a fifth of the accuracy. */
 #include "kernels/cuda/full_attention_hopper.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/tensor_attention.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-template <int E_, int WARPGROUPS_, int KEYS_, int STAGES_, bool TURNS_> struct shape {
+template <int E_, int WARPGROUPS_, int KEYS_, int STAGES_> struct shape {
     enum {
         E = E_,
         WARPGROUPS = WARPGROUPS_,
         KEYS = KEYS_,
         STAGES = STAGES_,
-        TURNS = TURNS_,
         ROWS = 64 * WARPGROUPS,
         THREADS = 128 * (WARPGROUPS + 1), /* of the last warpgroup one lane works */
         Q_BYTES = ROWS * E * 2,
@@ -36,8 +42,9 @@ template <int E_, int WARPGROUPS_, int KEYS_, int STAGES_, bool TURNS_> struct s
     static_assert(ROWS % KEYS == 0, "copies are of KEYS rows");
 };
 
-typedef shape<64, 4, 64, 4, false> narrow;
-typedef shape<128, 2, 128, 2, true> wide;
+typedef shape<64, 4, 64, 4> narrow;
+typedef shape<64, 2, 64, 4> narrow_few; /* of few rows, as a rank of many has */
+typedef shape<128, 2, 128, 2> wide;
 
 /* A place in a ring of stages, and the phase of its barrier that is waited for. */
 template <int STAGES> struct place {
@@ -51,14 +58,14 @@ template <int STAGES> struct place {
 };
 
 struct tile {
-    int first, row, h; /* of its block of P rows; of its own; head */
+    int first, row, h; /* of its block's keys; of its queries; head */
 };
 
-static __device__ inline tile tile_at(int i, int n_row_tiles, int rows, int P, int H)
+static __device__ inline tile tile_at(int i, int n_row_tiles, int rows, int Q, int kv_rows, int H)
 {
-    int first = i / n_row_tiles / H * P;
+    int block = i / n_row_tiles / H;
 
-    return {first, first + i % n_row_tiles * rows, i / n_row_tiles % H};
+    return {block * kv_rows, block * Q + i % n_row_tiles * rows, i / n_row_tiles % H};
 }
 
 /* ROWS rows of a head, each 64 of its columns a tile of their own. */
@@ -70,7 +77,7 @@ static __device__ inline void fetch_head(uint8_t *to, const CUtensorMap *map, ui
     for (int e = 0; e < S::E; e += TILE_WIDTH)
         for (int i = 0; i < ROWS; i += S::KEYS)
             fetch_tile(to + (e / TILE_WIDTH * ROWS + i) * TILE_ROW_BYTES, map, barrier, column + e,
-                       row + i, READ_OFTEN);
+                       row + i, READ_AGAIN);
 }
 
 /* s [64, KEYS] = q k^T */
@@ -148,10 +155,36 @@ static __device__ inline void pack(unsigned (&weights)[KEYS / 16][4], const floa
         weights[i / 4][i % 4] = packed(s[2 * i], s[2 * i + 1]);
 }
 
+static __device__ inline unsigned exchanged(unsigned x, int lanes)
+{
+    return __shfl_xor_sync(0xffffffffu, x, lanes);
+}
+
+/* What the four lanes of a row have of 32 columns, x[i] in columns 8i + lane % 4 * 2 and the next,
+ * to eight columns a lane, from column lane % 4 * 8 on. */
+static __device__ inline uint4 gathered(const unsigned (&x)[4])
+{
+    bool odd = threadIdx.x % 2, upper = threadIdx.x % 4 > 1;
+    unsigned low[2], high[2], got[2];
+
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        got[n] = exchanged(odd ? x[2 * n] : x[2 * n + 1], 1);
+        low[n] = odd ? got[n] : x[2 * n];
+        high[n] = odd ? x[2 * n + 1] : got[n];
+    }
+    got[0] = exchanged(upper ? low[0] : low[1], 2);
+    got[1] = exchanged(upper ? high[0] : high[1], 2);
+    return upper ? make_uint4(got[0], got[1], low[1], high[1])
+                 : make_uint4(low[0], high[0], got[0], got[1]);
+}
+
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS, 1)
-    hopper_kernel(const __grid_constant__ CUtensorMap map, __nv_bfloat16 *o,
-                  const __nv_bfloat16 *gates, int stride, int P, int H, int n_tiles, float factor)
+    hopper_kernel(const __grid_constant__ CUtensorMap q_map,
+                  const __grid_constant__ CUtensorMap kv_map, __nv_bfloat16 *o,
+                  const __nv_bfloat16 *gates, int q_stride, int Q, int P, int kv_rows, int H,
+                  int n_tiles, float factor)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ uint8_t raw[];
@@ -160,7 +193,7 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
         v_empty[S::STAGES];
     uint8_t *q = tiles_begin(raw), *k = q + S::Q_BYTES, *v = k + S::STAGES * S::KEYS_BYTES;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, W = H * S::E;
-    int n_row_tiles = P / S::ROWS, n_key_tiles = P / S::KEYS;
+    int n_row_tiles = Q / S::ROWS, n_key_tiles = P / S::KEYS;
 
     if (threadIdx.x == 0) {
         barrier_init(&q_full, 1);
@@ -181,17 +214,17 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
             place<S::STAGES> to = {0, 1}; /* all places are free at first */
             int q_phase = 1;
             for (int i = blockIdx.x; i < n_tiles; i += gridDim.x) {
-                tile t = tile_at(i, n_row_tiles, S::ROWS, P, H);
+                tile t = tile_at(i, n_row_tiles, S::ROWS, Q, kv_rows, H);
                 barrier_wait(&q_empty, q_phase);
                 q_phase ^= 1;
-                fetch_head<S::ROWS, S>(q, &map, &q_full, t.h * S::E, t.row);
+                fetch_head<S::ROWS, S>(q, &q_map, &q_full, t.h * S::E, t.row);
                 for (int j = 0; j < P; j += S::KEYS) {
                     barrier_wait(&k_empty[to.stage], to.phase);
-                    fetch_head<S::KEYS, S>(k + to.stage * S::KEYS_BYTES, &map, &k_full[to.stage],
-                                           W + t.h * S::E, t.first + j);
+                    fetch_head<S::KEYS, S>(k + to.stage * S::KEYS_BYTES, &kv_map, &k_full[to.stage],
+                                           t.h * S::E, t.first + j);
                     barrier_wait(&v_empty[to.stage], to.phase);
-                    fetch_head<S::KEYS, S>(v + to.stage * S::KEYS_BYTES, &map, &v_full[to.stage],
-                                           2 * W + t.h * S::E, t.first + j);
+                    fetch_head<S::KEYS, S>(v + to.stage * S::KEYS_BYTES, &kv_map, &v_full[to.stage],
+                                           W + t.h * S::E, t.first + j);
                     to.advance();
                 }
             }
@@ -204,10 +237,10 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
         place<S::STAGES> keys = {0, 0}, values = {0, 0};
         int q_phase = 0;
 
-        if (S::TURNS && group == S::WARPGROUPS - 1) /* the first begins */
+        if (group == S::WARPGROUPS - 1) /* the first begins */
             asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory");
         for (int i = blockIdx.x; i < n_tiles; i += gridDim.x) {
-            tile t = tile_at(i, n_row_tiles, S::ROWS, P, H);
+            tile t = tile_at(i, n_row_tiles, S::ROWS, Q, kv_rows, H);
             int row = t.row + group * 64 + warp % 4 * 16 + lane / 4;
             float out[S::E / 2], s[S::KEYS / 2], gate[2] = {0.0f, 0.0f};
             float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, keep[2];
@@ -216,7 +249,7 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
             if (gates != NULL)
 #pragma unroll
                 for (int r = 0; r < 2; r++)
-                    gate[r] = to_float(gates[(size_t)(row + 8 * r) * stride + t.h]);
+                    gate[r] = to_float(gates[(size_t)(row + 8 * r) * q_stride + t.h]);
             barrier_wait(&q_full, q_phase);
             q_phase ^= 1;
             barrier_wait(&k_full[keys.stage], keys.phase);
@@ -233,16 +266,14 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
             for (int j = 1; j < n_key_tiles; j++) {
                 int used = values.stage;
                 barrier_wait(&k_full[keys.stage], keys.phase);
-                if (S::TURNS)
-                    asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory");
+                asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory");
                 wgmma_begin();
                 score<S>(s, q_at, k_at + keys.stage * S::KEYS_BYTES);
                 wgmma_commit();
                 wgmma_begin();
                 apply<S>(out, weights, v_at + used * S::KEYS_BYTES, j > 1);
                 wgmma_commit();
-                if (S::TURNS)
-                    asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory");
+                asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory");
                 wgmma_wait<1>(s);
                 if (lane == 0)
                     barrier_arrive(&k_empty[keys.stage]);
@@ -271,13 +302,18 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 float by = 1.0f / quad_sum(sum[r]);
-                __nv_bfloat16 *to = o + (size_t)(row + 8 * r) * W + t.h * S::E + lane % 4 * 2;
+                __nv_bfloat16 *to = o + (size_t)(row + 8 * r) * W + t.h * S::E + lane % 4 * 8;
                 if (gates != NULL)
                     by *= 2.0f / (1.0f + expf(-gate[r]));
 #pragma unroll
-                for (int n = 0; n < S::E / 8; n++)
-                    *(unsigned *)(to + 8 * n) =
-                        packed(out[4 * n + 2 * r] * by, out[4 * n + 2 * r + 1] * by);
+                for (int e = 0; e < S::E; e += 32) { /* stores of 4 bytes cost 4% of all */
+                    const float *of = &out[e / 2 + 2 * r];
+                    unsigned x[4];
+#pragma unroll
+                    for (int n = 0; n < 4; n++)
+                        x[n] = packed(of[4 * n] * by, of[4 * n + 1] * by);
+                    *(uint4 *)(to + e) = gathered(x);
+                }
             }
         }
     }
@@ -286,36 +322,40 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
 
 /* ---- the host's side ---- */
 
-bool hopper_attention_serves(const struct device *d, int P, int E, int stride)
+bool hopper_attention_serves(const struct device *d, int Q, int P, int E)
 {
-    int rows = E == 64 ? (int)narrow::ROWS : (int)wide::ROWS;
-
-    return d->hopper != NULL && (E == 64 || E == 128) && P % rows == 0 && stride % 8 == 0;
+    return d->hopper != NULL && (E == 64 || E == 128) && Q % 128 == 0 && P % 128 == 0;
 }
 
 template <typename S>
-static int run(struct device *d, __nv_bfloat16 *o, const __nv_bfloat16 *qkvg, int T, int P, int H,
-               float scale, bool gated, struct error *err)
+static int run(struct device *d, __nv_bfloat16 *o, const heads &where, const __nv_bfloat16 *gates,
+               int T, int Q, int P, int kv_rows, int H, struct error *err)
 {
-    int W = H * S::E, stride = 3 * W + (gated ? H : 0), n_tiles = T / S::ROWS * H, rc;
+    int W = H * S::E, n_tiles = T / S::ROWS * H, rc;
     int grid = n_tiles < d->hopper->n_processors ? n_tiles : d->hopper->n_processors;
-    float factor = scale * 1.4426950408889634f; /* powers of 2, not of e */
-    CUtensorMap map;
+    float factor = where.scale * 1.4426950408889634f; /* powers of 2, not of e */
+    CUtensorMap q_map, kv_map;
 
-    if ((rc = hopper_map(d, &map, DTYPE_BF16, qkvg, T, stride, S::KEYS, err)) != OK)
+    if ((rc = hopper_map(d, &q_map, DTYPE_BF16, where.q, T, W, where.q_stride, S::KEYS, err)) !=
+            OK ||
+        (rc = hopper_map(d, &kv_map, DTYPE_BF16, where.k, (T / Q - 1) * kv_rows + P, 2 * W,
+                         where.kv_stride, S::KEYS, err)) != OK)
         return rc;
     CUDA_TRY(cudaFuncSetAttribute(hopper_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   S::BYTES));
-    rc = launch(d, "full_attention", err, hopper_kernel<S>, grid, S::THREADS, S::BYTES, map, o,
-                gated ? qkvg + 3 * W : NULL, stride, P, H, n_tiles, factor);
+    rc = launch(d, "full_attention", err, hopper_kernel<S>, grid, S::THREADS, S::BYTES, q_map,
+                kv_map, o, gates, (int)where.q_stride, Q, P, kv_rows, H, n_tiles, factor);
 out:
     return rc;
 }
 
-int hopper_attention(struct device *d, __nv_bfloat16 *o, const __nv_bfloat16 *qkvg, int T, int P,
-                     int H, int E, float scale, bool gated, struct error *err)
+int hopper_attention(struct device *d, __nv_bfloat16 *o, const heads &where,
+                     const __nv_bfloat16 *gates, int T, int Q, int P, int kv_rows, int H, int E,
+                     struct error *err)
 {
-    if (E == 64)
-        return run<narrow>(d, o, qkvg, T, P, H, scale, gated, err);
-    return run<wide>(d, o, qkvg, T, P, H, scale, gated, err);
+    if (E == 128)
+        return run<wide>(d, o, where, gates, T, Q, P, kv_rows, H, err);
+    if (Q % narrow::ROWS == 0)
+        return run<narrow>(d, o, where, gates, T, Q, P, kv_rows, H, err);
+    return run<narrow_few>(d, o, where, gates, T, Q, P, kv_rows, H, err);
 }

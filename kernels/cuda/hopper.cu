@@ -33,16 +33,16 @@ void hopper_close(struct device *d)
 }
 
 int hopper_map(struct device *d, CUtensorMap *map, enum dtype type, const void *data, int rows,
-               int columns, int box_rows, struct error *err)
+               int columns, size_t stride, int box_rows, struct error *err)
 {
     cuuint64_t size[] = {(cuuint64_t)columns, (cuuint64_t)rows}, bytes = dtype_info(type)->bytes;
-    cuuint64_t stride[] = {(cuuint64_t)columns * bytes};
+    cuuint64_t strides[] = {(cuuint64_t)stride * bytes};
     cuuint32_t box[] = {(cuuint32_t)(TILE_ROW_BYTES / bytes), (cuuint32_t)box_rows},
                step[] = {1, 1};
     CUtensorMapDataType number =
         type == DTYPE_F8_E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 
-    if (d->hopper->encode(map, number, 2, (void *)data, size, stride, box, step,
+    if (d->hopper->encode(map, number, 2, (void *)data, size, strides, box, step,
                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)

@@ -26,10 +26,10 @@ int hopper_open(struct device *d, struct error *err);
 void hopper_close(struct device *d);
 
 /* Tiles of TILE_ROW_BYTES and box_rows rows of a row-major [rows, columns] of BF16 or F8_E4M3 whose
- * rows are next to each other. data on 16 bytes, a row's bytes % 16 == 0; what a tile has beyond
- * the matrix is 0. */
+ * rows are `stride` numbers apart. Every row on 16 bytes; what a tile has beyond the matrix is 0.
+ */
 int hopper_map(struct device *d, CUtensorMap *map, enum dtype type, const void *data, int rows,
-               int columns, int box_rows, struct error *err);
+               int columns, size_t stride, int box_rows, struct error *err);
 
 static __device__ inline unsigned shared_address(const void *p)
 {
@@ -74,8 +74,12 @@ static __device__ inline void barrier_wait(uint64_t *barrier, int phase)
                  : "memory");
 }
 
-/* How long L2 keeps what a copy has read. */
-enum : uint64_t { READ_ONCE = 0x12f0000000000000, READ_OFTEN = 0x14f0000000000000 };
+/* How long L2 keeps what a copy has read: less long than other things, as long, longer. */
+enum : uint64_t {
+    READ_ONCE = 0x12f0000000000000,
+    READ_AGAIN = 0x1000000000000000,
+    READ_OFTEN = 0x14f0000000000000
+};
 
 /* A tile of `map` from column k and row `row` on; policy says how long L2 keeps it. */
 static __device__ inline void fetch_tile(void *to, const CUtensorMap *map, uint64_t *barrier, int k,

@@ -15,7 +15,7 @@ struct recording {
 struct recordings {
     struct recording list[MAX_RECORDINGS];
     int n;
-    bool capturing;
+    bool capturing, exchanges; /* exchanges: with other ranks, in what is captured */
 };
 
 static void forget(struct recordings *r)
@@ -50,6 +50,11 @@ static struct recording *find(struct recordings *r, uint64_t key)
     return NULL;
 }
 
+void cuda_recording_exchanges(struct device *d)
+{
+    d->recordings->exchanges = true;
+}
+
 int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err)
 {
     struct recordings *r = d->recordings;
@@ -71,6 +76,7 @@ int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err)
         return OK;
     CUDA_TRY(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
     r->capturing = true;
+    r->exchanges = false;
 out:
     return rc;
 }
@@ -93,6 +99,13 @@ int cuda_replay(struct device *d, uint64_t key, struct error *err)
         CUDA_TRY(cudaStreamEndCapture(d->stream, &graph));
         CUDA_TRY(cudaGraphInstantiate(&found->graph, graph, 0));
         cuda_note_memory(d);
+        /* a rank that went ahead would wait on its GPU, and this one in the driver for that GPU */
+        if (r->exchanges) {
+            CUDA_TRY(cudaGraphUpload(found->graph, d->stream));
+            if ((rc = cuda_wait_stream(d, d->stream, err)) != OK ||
+                (rc = group_barrier(d->group, err)) != OK)
+                goto out;
+        }
     }
     CUDA_TRY(cudaGraphLaunch(found->graph, d->stream));
 out:

@@ -15,7 +15,7 @@
 /* The heads of one kind of attention, and where they lie. */
 struct heads {
     const __nv_bfloat16 *q, *k, *v; /* head 0 of row 0 */
-    size_t stride;                  /* numbers from row to row */
+    size_t q_stride, kv_stride;     /* numbers from row to row */
     int per_kv;                     /* query heads that share a key/value head */
     float scale;
 };
@@ -120,9 +120,9 @@ template <int E, int EV, int WARPS, int MT, int KEYS> struct attention_tile {
         int row[MT][2]; /* of the two that a lane has numbers of, in each 16 */
         key_range keys[MT][2];
 
-        fetch<E, PITCH>(q, where.q + (size_t)h * E, where.stride, first_row, ROWS, end);
-        fetch<E, PITCH>(k, key, where.stride, begin_keys, KEYS, end_keys);
-        fetch<EV, PITCH_V>(v, value, where.stride, begin_keys, KEYS, end_keys);
+        fetch<E, PITCH>(q, where.q + (size_t)h * E, where.q_stride, first_row, ROWS, end);
+        fetch<E, PITCH>(k, key, where.kv_stride, begin_keys, KEYS, end_keys);
+        fetch<EV, PITCH_V>(v, value, where.kv_stride, begin_keys, KEYS, end_keys);
         asm volatile("cp.async.commit_group;");
 #pragma unroll
         for (int m = 0; m < MT; m++)
@@ -149,9 +149,9 @@ template <int E, int EV, int WARPS, int MT, int KEYS> struct attention_tile {
             float s[MT][KEYS / 8][4];
 
             if (tile + 1 < n_tiles) {
-                fetch<E, PITCH>(k + next * KEYS * PITCH, key, where.stride, key0 + KEYS, KEYS,
+                fetch<E, PITCH>(k + next * KEYS * PITCH, key, where.kv_stride, key0 + KEYS, KEYS,
                                 end_keys);
-                fetch<EV, PITCH_V>(v + next * KEYS * PITCH_V, value, where.stride, key0 + KEYS,
+                fetch<EV, PITCH_V>(v + next * KEYS * PITCH_V, value, where.kv_stride, key0 + KEYS,
                                    KEYS, end_keys);
             }
             asm volatile("cp.async.commit_group;");

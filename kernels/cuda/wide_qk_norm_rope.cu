@@ -1,24 +1,32 @@
-/* wide_qk_norm_rope.cu - one block a row, its q and then its k: grid T. By halves in bf16, with
- * heads of a multiple of 16 numbers: a thread has 8 pairs of the row in registers, W / 16 threads;
- * cos and sin are read once for q and k. Everything else: block 256, a thread rotates whole pairs
- * (it writes only what it alone reads), and reads the row twice, the second time from cache. */
+/* wide_qk_norm_rope.cu - by halves in bf16, with heads of a multiple of 16 numbers: W / 16 threads,
+ * each with 8 pairs of q and of k in registers. A row's weights, cos and sin are three times as
+ * many bytes as the row, and L2's rate would bound all: a block has POSITIONS positions of all
+ * blocks of rows, keeps the weights, and reads cos and sin of a position once.
+ *
+ * Everything else: one block a row, its q and then its k: grid T, block 256; a thread rotates whole
+ * pairs (it writes only what it alone reads), and reads the row twice, the second time from cache.
+ */
 #include "kernels/cuda/device.cuh"
 
-enum { BLOCK = 256, PAIRS = 8, MAX_BLOCK = 1024 };
+enum { BLOCK = 256, PAIRS = 8, MAX_BLOCK = 512, POSITIONS = 4 };
 
-static __device__ float block_sum(float sum)
+/* Two sums at once. */
+static __device__ float2 block_sums(float2 sum)
 {
-    __shared__ float partial[MAX_BLOCK / 32];
+    __shared__ float2 partial[MAX_BLOCK / 32];
     int n_warps = blockDim.x / 32;
 
-    sum = warp_sum(sum);
-    __syncthreads(); /* an earlier sum has been read by all, and no row is written before */
+    sum.x = warp_sum(sum.x);
+    sum.y = warp_sum(sum.y);
+    __syncthreads(); /* earlier sums have been read by all, and no row is written before */
     if (threadIdx.x % 32 == 0)
         partial[threadIdx.x / 32] = sum;
     __syncthreads();
-    sum = 0.0f;
-    for (int i = 0; i < n_warps; i++)
-        sum += partial[i];
+    sum = make_float2(0.0f, 0.0f);
+    for (int i = 0; i < n_warps; i++) {
+        sum.x += partial[i].x;
+        sum.y += partial[i].y;
+    }
     return sum;
 }
 
@@ -37,7 +45,7 @@ static __global__ void plain_kernel(Act *qkv, const float *q_w, const float *k_w
         float sum = 0.0f, factor;
         for (int i = threadIdx.x; i < W; i += BLOCK)
             sum += to_float(x[i]) * to_float(x[i]);
-        factor = 1.0f / sqrtf(block_sum(sum) / (float)W + eps);
+        factor = 1.0f / sqrtf(block_sums(make_float2(sum, 0.0f)).x / (float)W + eps);
         for (int i = threadIdx.x; i < W / 2; i += BLOCK) {
             int first = interleaved ? 2 * i : i / half * E + i % half;
             int second = interleaved ? first + 1 : first + half;
@@ -65,43 +73,75 @@ static __device__ inline void put8(__nv_bfloat16 *to, const float (&x)[PAIRS])
     put4(to + 4, make_float4(x[4], x[5], x[6], x[7]));
 }
 
+/* Eight pairs of a row. */
+struct pairs {
+    float low[PAIRS], high[PAIRS];
+};
+
+template <typename T> static __device__ inline void load_pairs(pairs *to, const T *from, int half)
+{
+    load8(to->low, from);
+    load8(to->high, from + half);
+}
+
+static __device__ inline float squares(const pairs &x)
+{
+    float sum = 0.0f;
+
+#pragma unroll
+    for (int n = 0; n < PAIRS; n++)
+        sum += x.low[n] * x.low[n] + x.high[n] * x.high[n];
+    return sum;
+}
+
+static __device__ inline void put_turned(__nv_bfloat16 *to, const pairs &x, float factor,
+                                         const pairs &w, const float (&c)[PAIRS],
+                                         const float (&s)[PAIRS], int half)
+{
+    pairs y;
+
+#pragma unroll
+    for (int n = 0; n < PAIRS; n++) {
+        float a = x.low[n] * factor * w.low[n], b = x.high[n] * factor * w.high[n];
+        y.low[n] = a * c[n] - b * s[n];
+        y.high[n] = b * c[n] + a * s[n];
+    }
+    put8(to, y.low);
+    put8(to + half, y.high);
+}
+
 static __global__ void __launch_bounds__(MAX_BLOCK)
     halves_kernel(__nv_bfloat16 *qkv, const float *q_w, const float *k_w, const float *cos,
-                  const float *sin, int P, int H, int E, int stride, float eps)
+                  const float *sin, int T, int P, int H, int E, int stride, float eps)
 {
     int W = H * E, half = E / 2, i = PAIRS * threadIdx.x, first = i / half * E + i % half;
     bool there = i < W / 2;
-    size_t angle = (size_t)(blockIdx.x % P) * (W / 2) + i;
-    float c[PAIRS], s[PAIRS], low[PAIRS], high[PAIRS], low_w[PAIRS], high_w[PAIRS];
+    float c[PAIRS], s[PAIRS];
+    pairs of_q, of_k, q, k; /* weights, numbers */
 
-    if (there) {
-        load8(c, cos + angle);
-        load8(s, sin + angle);
+    if (there) { /* no kernel's output */
+        load_pairs(&of_q, q_w + first, half);
+        load_pairs(&of_k, k_w + first, half);
     }
     wait_for_inputs();
-    for (int which = 0; which < 2; which++) {
-        const float *w = which == 0 ? q_w : k_w;
-        __nv_bfloat16 *x = qkv + (size_t)blockIdx.x * stride + (size_t)which * W + first;
-        float sum = 0.0f, factor;
+    for (int p = blockIdx.x; p < P; p += gridDim.x) {
         if (there) {
-            load8(low, x);
-            load8(high, x + half);
-            load8(low_w, w + first);
-            load8(high_w, w + first + half);
-#pragma unroll
-            for (int n = 0; n < PAIRS; n++)
-                sum += low[n] * low[n] + high[n] * high[n];
+            load8(c, cos + (size_t)p * (W / 2) + i);
+            load8(s, sin + (size_t)p * (W / 2) + i);
         }
-        factor = 1.0f / sqrtf(block_sum(sum) / (float)W + eps);
-        if (there) {
-#pragma unroll
-            for (int n = 0; n < PAIRS; n++) {
-                float a = low[n] * factor * low_w[n], b = high[n] * factor * high_w[n];
-                low[n] = a * c[n] - b * s[n];
-                high[n] = b * c[n] + a * s[n];
+        for (int row = p; row < T; row += P) {
+            __nv_bfloat16 *x = qkv + (size_t)row * stride + first;
+            float2 sums = make_float2(0.0f, 0.0f);
+            if (there) {
+                load_pairs(&q, x, half);
+                load_pairs(&k, x + W, half);
+                sums = make_float2(squares(q), squares(k));
             }
-            put8(x, low);
-            put8(x + half, high);
+            sums = block_sums(sums);
+            if (there) {
+                put_turned(x, q, 1.0f / sqrtf(sums.x / (float)W + eps), of_q, c, s, half);
+                put_turned(x + W, k, 1.0f / sqrtf(sums.y / (float)W + eps), of_k, c, s, half);
+            }
         }
     }
 }
@@ -122,6 +162,6 @@ int cuda_wide_qk_norm_rope(struct device *d, void *qkv, const float *q_w, const 
     if (interleaved || E % (2 * PAIRS) != 0 || stride % PAIRS != 0 || threads > MAX_BLOCK)
         return launch(d, "wide_qk_norm_rope", err, plain_kernel<__nv_bfloat16>, T, BLOCK, 0,
                       (__nv_bfloat16 *)qkv, q_w, k_w, cos, sin, P, H, E, stride, interleaved, eps);
-    return launch(d, "wide_qk_norm_rope", err, halves_kernel, T, threads, 0, (__nv_bfloat16 *)qkv,
-                  q_w, k_w, cos, sin, P, H, E, stride, eps);
+    return launch(d, "wide_qk_norm_rope", err, halves_kernel, (P + POSITIONS - 1) / POSITIONS,
+                  threads, 0, (__nv_bfloat16 *)qkv, q_w, k_w, cos, sin, T, P, H, E, stride, eps);
 }

@@ -5,6 +5,10 @@
  * bf16 results may fall on the other side of a rounding: one step is 2^-8 of the number. In float8
  * a GPU's tensor cores align what they add to the largest and cut it off, at 2^-13 of that; over
  * the few hundred such steps of a row of these tests that is less than 2^-8 of the largest number.
+ *
+ * `test_ops TABLE [WORD ..]` tests that table alone ("cpu", "cuda"), and of it what the words name:
+ * types (F32, BF16, F8_E4M3) and groups of tests (below). A GPU's sanitizer that cannot see through
+ * the library's products takes `test_ops cuda BF16 F8_E4M3 few-rows norms rows attention float8`.
  */
 #include <limits.h>
 #include <math.h>
@@ -26,8 +30,10 @@ static struct error err;
 static const struct ops *fast, *loops;
 static struct device *fast_device, *loops_device;
 static enum dtype act;
-static const char *only; /* the table that is tested, as under a GPU's sanitizer; NULL: all */
 static bool float8;
+static const char *only; /* the table that is tested; NULL: all */
+static char **asked;     /* what is tested of it; none: all */
+static int n_asked;
 
 /* ---- memory: all of a case's is released at once ---- */
 
@@ -392,11 +398,10 @@ static void linear_matches(void)
             }
 }
 
-/* Few rows times a matrix of several blocks, none of them whole: a path of its own on some GPUs. */
-static void few_rows_match(void)
+/* Some rows times a matrix of several blocks, none of them whole. */
+static void rows_match(const int *rows, int n_rows)
 {
     enum { GEGLU_ROWS = 768 };
-    static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128, 130};
     int N = float8 ? 1040 : 1028, K = float8 ? 1168 : 1160;
     float *w = random_floats((size_t)N * K, 4);
     struct matrix_part part = {.data = w, .type = DTYPE_F32, .rows = N},
@@ -409,7 +414,7 @@ static void few_rows_match(void)
     CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, K, NULL, &err));
     CHECK_OK(fast->matrix_load(fast_device, &a2, &part2, 1, K, NULL, &err));
     CHECK_OK(loops->matrix_load(loops_device, &b2, &part2, 1, K, NULL, &err));
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (int i = 0; i < n_rows; i++) {
         int T = rows[i];
         size_t n = (size_t)T * N;
         float *y = random_floats(n, 20), *want = host(F32_BYTES(n));
@@ -437,6 +442,175 @@ static void few_rows_match(void)
     loops->matrix_free(loops_device, b);
     fast->matrix_free(fast_device, a2);
     loops->matrix_free(loops_device, b2);
+    release_case();
+}
+
+/* Few: a path of its own on some GPUs. */
+static void few_rows_match(void)
+{
+    static const int rows[] = {1, 32, 33, 61, 64, 91, 96, 128};
+
+    rows_match(rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+static void more_rows_match(void)
+{
+    static const int rows[] = {129, 130, 257};
+
+    rows_match(rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+/* ---- views ---- */
+
+struct cut {
+    struct row_range ranges[3];
+    int n_ranges, k_begin, K;
+};
+
+enum { VIEWED_N = 544, VIEWED_K = 592 };
+static const struct column_cuts viewed_cuts = {6, {5, 37, 48, 69, 160, 304}};
+static const struct cut cuts[] = {
+    {{{0, 544}}, 1, 0, 592},   /* all of it */
+    {{{128, 272}}, 1, 0, 592}, /* some rows */
+    {{{0, 192}, {272, 192}}, 2, 0, 592} /* half of gate, half of up */,
+    {{{64, 128}, {256, 64}, {400, 64}}, 3, 0, 592}, /* query, key and value heads */
+    {{{0, 544}}, 1, 304, 288},                      /* some columns */
+    {{{16, 48}, {96, 16}}, 2, 160, 144},
+};
+/* on no boundary: not in float8 */
+static const struct cut odd_cuts[] = {
+    {{{3, 5}, {100, 7}}, 2, 0, 592},
+    {{{0, 544}}, 1, 37, 11},
+    {{{10, 20}, {30, 10}, {7, 3}}, 3, 5, 64},
+};
+
+/* What the whole matrix gives for the rows of x [T, K], of which the other columns are zero, and of
+ * that the columns [T, n] of the view's rows. All is meant so: in float8, too, a view's rows have
+ * the scales that they have in the whole matrix. */
+static float *product_of_the_whole(const struct matrix *whole, const struct cut *c, const void *x,
+                                   int T, int n)
+{
+    char *wide = host(act_bytes((size_t)T * VIEWED_K));
+    float *all = host(F32_BYTES(T * VIEWED_N)), *want = host(F32_BYTES(T * n));
+
+    for (int t = 0; t < T; t++)
+        memcpy(wide + act_bytes((size_t)t * VIEWED_K + (size_t)c->k_begin),
+               (const char *)x + act_bytes((size_t)t * (size_t)c->K), act_bytes((size_t)c->K));
+    CHECK_OK(loops->linear(loops_device, all, wide, whole, NULL, false, T, &err));
+    for (int t = 0; t < T; t++) {
+        float *to = want + (size_t)t * n;
+        for (int r = 0; r < c->n_ranges; r++)
+            for (int i = 0; i < c->ranges[r].n; i++)
+                *to++ = all[(size_t)t * VIEWED_N + c->ranges[r].begin + i];
+    }
+    return want;
+}
+
+static void view_matches(const struct matrix *viewed, const struct matrix *whole,
+                         const struct cut *c, int T, bool gelu)
+{
+    int n = 0;
+
+    for (int r = 0; r < c->n_ranges; r++)
+        n += c->ranges[r].n;
+    size_t size = (size_t)T * n;
+    void *x = random_act((size_t)T * (size_t)c->K, 5);
+    void *x_there = on_device(x, act_bytes((size_t)T * (size_t)c->K));
+    float *bias = random_floats((size_t)n, 21), *want = product_of_the_whole(whole, c, x, T, n);
+    float *sum = random_floats(size, 20), *biased = host(F32_BYTES(size));
+    float *y_there = on_device(sum, F32_BYTES(size)), *bias_there = on_device(bias, F32_BYTES(n));
+    void *mid_bias = mid_on_device(bias, (size_t)n), *made = host(act_bytes(size));
+    struct matrix *view;
+
+    CHECK_OK(fast->matrix_view(fast_device, &view, viewed, c->ranges, c->n_ranges, c->k_begin, c->K,
+                               &err));
+    CHECK_INT(fast->matrix_bytes(view), 0);
+    CHECK_OK(fast->linear(fast_device, y_there, x_there, view, bias_there, true, T, &err));
+    bias = back(bias_there, F32_BYTES(n)); /* as it was before mid rounded it */
+    for (size_t i = 0; i < size; i++)
+        sum[i] += want[i] + bias[i % n];
+    check_close("added", back(y_there, F32_BYTES(size)), sum, size, sums_tolerance());
+    CHECK_OK(fast->linear(fast_device, y_there, x_there, view, NULL, false, T, &err));
+    check_close("stored", back(y_there, F32_BYTES(size)), want, size, sums_tolerance());
+    bias = mid_back(mid_bias, (size_t)n);
+    for (size_t i = 0; i < size; i++)
+        biased[i] = want[i] + bias[i % n];
+    CHECK_OK(fast->matmul(fast_device, y_there, x_there, view, mid_bias, T, &err));
+    check_mid_close("matmul", mid_back(y_there, size), biased, size);
+    if (fast->matmul_gelu != NULL && gelu) {
+        CHECK_OK(fast->matmul_gelu(fast_device, y_there, x_there, view, mid_bias, T, &err));
+        CHECK_OK(loops->gelu(loops_device, made, biased, T, n, &err));
+        check_act_close("gelu", back(y_there, act_bytes(size)), made, size);
+    }
+    if (fast->matmul_geglu != NULL && n % 2 == 0) {
+        void *gu = on_device(biased, F32_BYTES(size));
+        CHECK_OK(fast->matmul_geglu(fast_device, y_there, x_there, view, gu, T, &err));
+        CHECK_OK(loops->geglu(loops_device, made, want, T, n / 2, &err));
+        check_act_close("geglu", back(y_there, act_bytes(size / 2)), made, size / 2);
+    }
+    fast->matrix_free(fast_device, view);
+    release_case();
+}
+
+/* Each view for each number of rows; gelu: also its product with GELU, which is the library's. */
+static void views_match(const struct cut *of, size_t n_cuts, const int *rows, size_t n_rows,
+                        bool gelu)
+{
+    float *w = random_floats((size_t)VIEWED_N * VIEWED_K, 4);
+    struct matrix_part part = {w, DTYPE_F32, VIEWED_N};
+    struct row_range none = {5, 0}, first = {0, 16};
+    struct matrix *viewed, *whole, *view;
+
+    CHECK_OK(fast->matrix_load(fast_device, &viewed, &part, 1, VIEWED_K, &viewed_cuts, &err));
+    CHECK_OK(loops->matrix_load(loops_device, &whole, &part, 1, VIEWED_K, NULL, &err));
+    release_case();
+    for (size_t i = 0; i < n_cuts; i++)
+        for (size_t j = 0; j < n_rows; j++)
+            view_matches(viewed, whole, &of[i], rows[j], gelu);
+    CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &none, 1, 0, VIEWED_K, &err), ERR_INPUT,
+              "a view");
+    CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &first, 1, 0, 0, &err), ERR_INPUT,
+              "columns");
+    fast->matrix_free(fast_device, viewed);
+    loops->matrix_free(loops_device, whole);
+}
+
+static void views_of_few_rows_match(void)
+{
+    static const int rows[] = {1, 61, 128};
+
+    views_match(cuts, sizeof(cuts) / sizeof(cuts[0]), rows, sizeof(rows) / sizeof(rows[0]),
+                fast->is_host);
+}
+
+static void views_of_more_rows_match(void)
+{
+    static const int rows[] = {130, 200};
+
+    views_match(cuts, sizeof(cuts) / sizeof(cuts[0]), rows, sizeof(rows) / sizeof(rows[0]), true);
+}
+
+static void odd_views_match(void)
+{
+    static const int rows[] = {1, 61, 130};
+
+    views_match(odd_cuts, sizeof(odd_cuts) / sizeof(odd_cuts[0]), rows,
+                sizeof(rows) / sizeof(rows[0]), true);
+}
+
+/* What cannot be multiplied by is refused when the view is made. */
+static void float8_refuses_odd_views(void)
+{
+    float *w = random_floats((size_t)VIEWED_N * VIEWED_K, 4);
+    struct matrix_part part = {w, DTYPE_F32, VIEWED_N};
+    struct matrix *viewed, *view;
+
+    CHECK_OK(fast->matrix_load(fast_device, &viewed, &part, 1, VIEWED_K, &viewed_cuts, &err));
+    for (size_t i = 0; i < sizeof(odd_cuts) / sizeof(odd_cuts[0]); i++)
+        CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, odd_cuts[i].ranges,
+                                    odd_cuts[i].n_ranges, odd_cuts[i].k_begin, odd_cuts[i].K, &err),
+                  ERR_INPUT, "float8");
+    fast->matrix_free(fast_device, viewed);
     release_case();
 }
 
@@ -701,10 +875,10 @@ static void check_view(const struct matrix *a, const struct matrix *whole, const
     loops->matrix_free(loops_device, b);
 }
 
-static void views_match(void)
+static void cut_views_match(void)
 {
     static const int rows[] = {0, 1, 7, 129, 260};
-    int most_cuts = float8 || !fast->is_host ? 1 : 2; /* a GPU reads many numbers at a time */
+    int n_cuts = float8 || !fast->is_host ? 1 : 2; /* a GPU reads many numbers at a time */
     float *w = random_floats(VIEW_N * VIEW_K, 4);
     struct matrix_part part = {.data = w, .type = DTYPE_F32, .rows = VIEW_N};
     double *rounded = NULL, *scales = NULL;
@@ -722,8 +896,8 @@ static void views_match(void)
             scales[n] = round_row(rounded + (size_t)n * VIEW_K, VIEW_K);
     }
     CHECK_OK(loops->matrix_load(loops_device, &b, &part, 1, VIEW_K, NULL, &err));
-    for (int cuts = 0; cuts < most_cuts; cuts++) {
-        const struct column_cuts *c = &view_cuts[cuts];
+    for (int which = 0; which < n_cuts; which++) {
+        const struct column_cuts *c = &view_cuts[which];
         CHECK_OK(fast->matrix_load(fast_device, &a, &part, 1, VIEW_K, c, &err));
         for (int i = 0; i < N_VIEW_ROWS; i++)
             for (int from = -1; from < c->n; from++) /* from a cut to each after it */
@@ -1436,54 +1610,132 @@ static void a_rank_that_never_comes_is_an_error(void)
     }
 }
 
+/* ---- which of them ---- */
+
+static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F8_E4M3};
+static const char *const groups[] = {"products", "few-rows",  "float8",     "norms",
+                                     "rows",     "attention", "collectives"};
+enum { N_TYPES = sizeof(types) / sizeof(types[0]), N_GROUPS = sizeof(groups) / sizeof(groups[0]) };
+
+static bool is_type(const char *word)
+{
+    for (int i = 0; i < N_TYPES; i++)
+        if (strcmp(word, dtype_info(types[i])->name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_group(const char *word)
+{
+    for (int i = 0; i < N_GROUPS; i++)
+        if (strcmp(word, groups[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Whether this word is among those given, or none of its kind. */
+static bool chosen(const char *word, bool (*kind)(const char *word))
+{
+    bool one_of_them = false;
+
+    for (int i = 0; i < n_asked; i++) {
+        if (strcmp(asked[i], word) == 0)
+            return true;
+        one_of_them |= kind(asked[i]);
+    }
+    return !one_of_them;
+}
+
 static void run_products(void)
 {
     RUN(matmul_matches);
     RUN(random_matrices_match);
     RUN(linear_matches);
-    RUN(few_rows_match);
+    RUN(more_rows_match);
+    if (fast->matrix_view != NULL)
+        RUN(views_of_more_rows_match);
+    if (fast->matrix_view != NULL && !float8)
+        RUN(odd_views_match);
     RUN(matmul_rows_are_independent);
-    RUN(views_match);
+    RUN(cut_views_match);
     RUN(views_of_columns_sum_up);
     RUN(what_is_no_view_is_refused);
 }
 
-/* What float8 leaves as it is in bf16 is not run again. */
+static void run_few_rows(void)
+{
+    RUN(few_rows_match);
+    if (fast->matrix_view != NULL)
+        RUN(views_of_few_rows_match);
+}
+
 static void run_float8(void)
 {
     RUN(float8_products_by_the_formula);
     RUN(float8_keeps_nan_to_its_row);
     RUN(float8_refuses_too_many_rows);
-    run_products();
+    if (fast == ops_cuda())
+        RUN(float8_refuses_odd_views);
 }
 
-static void run_others(void)
+static void run_norms(void)
 {
-    RUN(embed_matches);
     RUN(rmsnorm_matches);
     RUN(norms_lie_side_by_side);
     RUN(the_sum_is_scaled);
     RUN(qk_norm_rope_matches);
     RUN(values_are_normed_when_asked);
-    RUN(attention_matches);
-    RUN(geglu_matches);
-    RUN(gelu_matches);
     RUN(range_norm_matches);
     RUN(range_norm_by_hand);
+    RUN(wide_qk_norm_rope_matches);
+}
+
+static void run_rows(void)
+{
+    RUN(embed_matches);
+    RUN(geglu_matches);
+    RUN(gelu_matches);
     RUN(scale_columns_matches);
     RUN(clear_and_copy_rows_match);
     RUN(fill_rows_matches);
-    RUN(wide_qk_norm_rope_matches);
+    RUN(encode_matches);
+    if (fast->mark != NULL)
+        RUN(marked_downloads_match);
+}
+
+static void run_attention(void)
+{
+    RUN(attention_matches);
     RUN(full_attention_matches);
     RUN(full_attention_of_some_queries_matches);
     if (fast == ops_cuda())
         RUN(full_attention_of_many_tiles_matches);
-    RUN(encode_matches);
-    if (fast->mark != NULL)
-        RUN(marked_downloads_match);
+}
+
+static void run_collectives(void)
+{
     RUN(collectives_match);
     if (fast->is_host)
         RUN(a_rank_that_never_comes_is_an_error);
+}
+
+/* What float8 leaves as it is in bf16 is not run again. */
+static void run_chosen(void)
+{
+    if (chosen("products", is_group))
+        run_products();
+    if (chosen("few-rows", is_group))
+        run_few_rows();
+    if (float8 && chosen("float8", is_group))
+        run_float8();
+    if (!float8 && chosen("norms", is_group))
+        run_norms();
+    if (!float8 && chosen("rows", is_group))
+        run_rows();
+    if (!float8 && chosen("attention", is_group))
+        run_attention();
+    if (!float8 && chosen("collectives", is_group))
+        run_collectives();
 }
 
 /* `type`: F32, BF16, or F8_E4M3 for products in float8. `name`: a table's, or "simd ..", which has
@@ -1493,7 +1745,7 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
     struct device_options options = {.n_threads = n_threads, .max_rows = MAX_ROWS};
 
     if ((ONLY_THREADS && (n_threads == 1 || strncmp(name, "simd", 4) == 0)) ||
-        (only != NULL && strcmp(only, name) != 0))
+        (only != NULL && strcmp(only, name) != 0) || !chosen(dtype_info(type)->name, is_type))
         return;
     fast = table;
     loops = ops_loops();
@@ -1518,12 +1770,7 @@ static void run_all(const struct ops *table, const char *name, enum dtype type, 
         exit(EXIT_FAILURE);
     }
     printf("%s, %s, %d threads\n", name, dtype_info(type)->name, n_threads);
-    if (float8) {
-        run_float8();
-    } else {
-        run_products();
-        run_others();
-    }
+    run_chosen();
     fast->close(fast_device);
     loops->close(loops_device);
 }
@@ -1533,6 +1780,13 @@ int main(int argc, char **argv)
     struct ops level = *ops_loops();
 
     only = argc > 1 ? argv[1] : NULL;
+    asked = argv + 2;
+    n_asked = argc > 2 ? argc - 2 : 0;
+    for (int i = 0; i < n_asked; i++)
+        if (!is_type(asked[i]) && !is_group(asked[i])) {
+            printf("test_ops: \"%s\" is no type and no group of tests\n", asked[i]);
+            return EXIT_FAILURE;
+        }
 
     run_all(ops_cpu(), "cpu", DTYPE_F32, 1);
     run_all(ops_cpu(), "cpu", DTYPE_F32, 3);

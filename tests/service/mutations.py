@@ -16,11 +16,13 @@ TREE, BUILD = SCRATCH / "source", SCRATCH / "build"
 TARGETS = ["prompt-encoder", "prompt-encoder-service", "stub_engine"]
 
 MUTATIONS = [
-    ("a job is completed before its result is stored", "engine/worker/worker.c",
+    ("a job is completed before its result is stored", "engine/worker/storing.c",
      "        put_run_all(puts, n_puts, large);",
-     "        for (int i = 0; i < n_puts; i++)\n"
-     "            add_stored(w, puts[i].held, M_DONE, clock_now_ns());\n"
-     "        complete_stored(w);\n        clock_pause_ms(20);\n"
+     "        for (int i = 0; i < n_puts; i++) {\n"
+     "            const struct claimed_job *job = &puts[i].held->job;\n"
+     "            enum lease_answer answer;\n"
+     "            queue_complete(s->queue, &job, 1, &answer, NULL);\n        }\n"
+     "        clock_pause_ms(20);\n"
      "        put_run_all(puts, n_puts, large);"),
     ("no fencing", "jobs/queue.lua",
      "    return f[1] == 'leased' and f[2] == token, f[1], f[2]",

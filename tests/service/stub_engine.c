@@ -12,9 +12,12 @@
  *     STUB_MS         how long a batch takes
  *     STUB_POISON     an id: a batch that holds it kills the process
  *     STUB_HANG       an id: a batch that holds it never ends
- *     STUB_SLOW       an id: a batch that holds it takes a second and a half
- *     STUB_SICK       a path: while a file is there, a forward pass of one token is out of memory
- *     STUB_MEMORY     prompts; a batch of more is out of memory */
+ *     STUB_CHECK_HANG an id: a prompt that holds it is checked for ever
+ *     STUB_FREE_HANG  a number of states: a result of so many is freed for ever, after it was
+ * stored STUB_BROKEN     an id: on a batch that holds it the device fails STUB_SLOW       an id: a
+ * batch that holds it takes a second and a half STUB_SICK       a path: while a file is there, a
+ * forward pass of one token is out of memory STUB_MEMORY     prompts; a batch of more is out of
+ * memory */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +32,7 @@ enum { VOCABULARY = 1 << 20 };
 struct engine {
     struct engine_info info;
     const char *weights, *sick;
-    long ms, poison, hang, slow, memory; /* -1: not set */
+    long ms, poison, hang, slow, broken, memory; /* -1: not set */
     _Atomic uint64_t steps;
 };
 
@@ -54,6 +57,7 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     e->poison = setting("STUB_POISON", -1);
     e->hang = setting("STUB_HANG", -1);
     e->slow = setting("STUB_SLOW", -1);
+    e->broken = setting("STUB_BROKEN", -1);
     e->memory = setting("STUB_MEMORY", -1);
     e->info = (struct engine_info){.architecture = "stub",
                                    .backend = "stub",
@@ -88,9 +92,19 @@ const struct engine_info *engine_info(const struct engine *e)
     return &e->info;
 }
 
+static bool holds(const struct engine_prompt *p, long id)
+{
+    for (int i = 0; id >= 0 && i < p->n; i++)
+        if (p->ids[i] == id)
+            return true;
+    return false;
+}
+
 int engine_check_prompt(const struct engine_info *info, const struct engine_prompt *prompt,
                         struct error *err)
 {
+    while (holds(prompt, setting("STUB_CHECK_HANG", -1)))
+        clock_pause_ms(100);
     for (int i = 0; i < prompt->request->n_layers; i++)
         if (prompt->request->layers[i] < 0 || prompt->request->layers[i] > info->n_layers)
             return error_set(err, ERR_INPUT, "stub: layer %d", prompt->request->layers[i]);
@@ -106,14 +120,6 @@ static uint32_t fnv(uint32_t hash, const void *data, size_t size)
     for (size_t i = 0; i < size; i++)
         hash = (hash ^ bytes[i]) * 16777619u;
     return hash;
-}
-
-static bool holds(const struct engine_prompt *p, long id)
-{
-    for (int i = 0; id >= 0 && i < p->n; i++)
-        if (p->ids[i] == id)
-            return true;
-    return false;
 }
 
 static struct engine_tensor *add_tensor(struct engine_result *r, const char *name, enum dtype dtype,
@@ -209,6 +215,8 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
             clock_pause_ms(100);
         if (holds(&prompts[i], e->slow))
             clock_pause_ms(1500);
+        if (holds(&prompts[i], e->broken))
+            return error_set(err, ERR_GPU, "stub: broken");
     }
     clock_pause_ms(e->ms);
     for (int i = 0; i < n_prompts; i++)
@@ -219,6 +227,9 @@ int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_p
 
 void engine_result_free(struct engine_result *result)
 {
+    while (result->n_tensors > 0 && result->tensors[0].n_dims == 3 &&
+           (long)result->tensors[0].shape[0] == setting("STUB_FREE_HANG", -1))
+        clock_pause_ms(100);
     for (int i = 0; i < result->n_tensors; i++)
         free(result->tensors[i].data);
     *result = (struct engine_result){0};
