@@ -293,25 +293,6 @@ const struct engine_route *engine_last_route(const struct engine *e)
     return &e->last;
 }
 
-const char *engine_strategy_name(enum engine_strategy strategy)
-{
-    static const char *const names[] = {"auto", "sharded", "replicated", "measured"};
-
-    return names[strategy];
-}
-
-const char *engine_residency_name(enum engine_residency residency)
-{
-    static const char *const names[] = {"auto", "replicated", "sharded"};
-
-    return names[residency];
-}
-
-const char *engine_shard_by_name(enum engine_shard_by shard_by)
-{
-    return shard_by == ENGINE_BY_LAYER ? "layer" : "tensor";
-}
-
 uint64_t engine_steps(const struct engine *e)
 {
     uint64_t steps = 0;

@@ -557,7 +557,7 @@ static void views_match(const struct cut *of, size_t n_cuts, const int *rows, si
                         bool gelu)
 {
     float *w = random_floats((size_t)VIEWED_N * VIEWED_K, 4);
-    struct matrix_part part = {w, DTYPE_F32, VIEWED_N};
+    struct matrix_part part = {.data = w, .type = DTYPE_F32, .rows = VIEWED_N};
     struct row_range none = {5, 0}, first = {0, 16};
     struct matrix *viewed, *whole, *view;
 
@@ -602,7 +602,7 @@ static void odd_views_match(void)
 static void float8_refuses_odd_views(void)
 {
     float *w = random_floats((size_t)VIEWED_N * VIEWED_K, 4);
-    struct matrix_part part = {w, DTYPE_F32, VIEWED_N};
+    struct matrix_part part = {.data = w, .type = DTYPE_F32, .rows = VIEWED_N};
     struct matrix *viewed, *view;
 
     CHECK_OK(fast->matrix_load(fast_device, &viewed, &part, 1, VIEWED_K, &viewed_cuts, &err));
