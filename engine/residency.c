@@ -144,8 +144,10 @@ static int compare_rooms(struct rank *r, bool *all_have, int *lacking, struct no
     int rc;
 
     if ((rc = count_all(r, &room, r->options.compute, r->options.max_batch_tokens, err)) != OK ||
-        (rc = r->ops->memory(r->device, &memory, err)) != OK)
+        (rc = r->ops->memory(r->device, &memory, err)) != OK) {
+        group_abort(g, err->text); /* the others wait */
         return rc;
+    }
     own = (struct note){room_total(&room), memory.free};
     memcpy(group_slot(g, group_rank(g)), &own, sizeof(own));
     if ((rc = group_barrier(g, err)) != OK)
@@ -177,10 +179,29 @@ static int choose_by_room(struct rank *r, bool *shares, struct error *err)
     return OK;
 }
 
+/* Of what each rank came to: all fail as the first that did, none of them after minutes of loading.
+ */
+static int agree(struct rank *r, const struct error *own, struct error *err)
+{
+    struct group *g = r->options.group;
+    struct error first = {0};
+    int rc;
+
+    memcpy(group_slot(g, group_rank(g)), own, sizeof(*own));
+    if ((rc = group_barrier(g, err)) != OK)
+        return rc;
+    for (int i = 0; i < group_n_ranks(g) && first.code == OK; i++)
+        memcpy(&first, group_slot(g, i), sizeof(first));
+    if ((rc = group_barrier(g, err)) != OK) /* before anybody writes there again */
+        return rc;
+    return first.code == OK ? OK : error_set(err, first.code, "%s", first.text);
+}
+
 int residency_choose(struct rank *r, struct portion *out, struct error *err)
 {
     bool shares = r->options.residency == ENGINE_RESIDENCY_SHARDED;
-    int rc;
+    struct error why = {0};
+    int rc = OK;
 
     if (n_ranks_of(r) == 1)
         shares = false; /* a share of one is all */
@@ -188,7 +209,11 @@ int residency_choose(struct rank *r, struct portion *out, struct error *err)
              (rc = choose_by_room(r, &shares, err)) != OK)
         return rc;
     *out = portion_all(n_ranks_of(r));
-    if (shares && (rc = share_of(out, r, r->options.compute, err)) != OK)
-        return rc;
-    return check_room(r, shares, err);
+    if (shares)
+        rc = share_of(out, r, r->options.compute, &why);
+    if (rc == OK)
+        rc = check_room(r, shares, &why);
+    if (n_ranks_of(r) > 1)
+        return agree(r, &why, err);
+    return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why.text);
 }

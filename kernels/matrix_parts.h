@@ -1,5 +1,6 @@
 /* matrix_parts.h - rows of a weight matrix that come from several tensors, or columns of one, for
- * every backend's matrix_load. Only what is taken is read. Pure; any thread. Private to kernels/. */
+ * every backend's matrix_load. Only what is taken is read. Pure; any thread. Private to kernels/.
+ */
 #pragma once
 #include "kernels/ops.h"
 
