@@ -138,7 +138,7 @@ static int check_options(const struct engine_options *options, struct error *err
     return OK;
 }
 
-/* All devices that there are, where they can be counted. */
+/* As many as are wanted, of the devices that there are. */
 static int count_ranks(struct engine *e, const struct engine_options *options, struct error *err)
 {
     int n = 1, rc;

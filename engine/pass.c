@@ -194,7 +194,7 @@ static int compute(struct pass *p, struct error *err)
     for (int b = 0; b < p->pack.B; b++) {
         const struct engine_request *request = prompt_at(p, b)->request;
         bool features = request->level != ENGINE_HIDDEN_STATES;
-        to_host |= !features && p->writes_states;
+        to_host |= !features && p->writes; /* the same on all ranks of a sharded pass */
         for (int m = 0; m < LTX_N_MODALITIES; m++)
             p->features[m] |= features && request_wants(r->info, request, m);
         for (int s = 0; s <= r->info->n_layers; s++)
@@ -252,6 +252,60 @@ static int run_pass(struct pass *p, struct error *nan, struct error *err)
     return OK;
 }
 
+/* How far a pass goes: a bit for each kind of thing it makes beside hidden states. */
+static unsigned extent_of(const struct pass *p)
+{
+    unsigned extent = 0;
+
+    for (int b = 0; b < p->pack.B; b++) {
+        const struct engine_request *request = prompt_at(p, b)->request;
+        for (int m = 0; m < LTX_N_MODALITIES; m++)
+            if (request->level != ENGINE_HIDDEN_STATES && request_wants(p->r->info, request, m))
+                extent |= (request->level == ENGINE_EMBEDDINGS ? 5u : 1u) << m;
+    }
+    return extent;
+}
+
+/* Whether a sharded pass of that shape is the first one, where that matters; none is from now on.
+ */
+static bool is_new_shape(const struct pass *p)
+{
+    struct rank *r = p->r;
+    unsigned extent = extent_of(p);
+    int size, n = p->pack.B < LTX_MAX_PROMPTS ? p->pack.B : LTX_MAX_PROMPTS;
+
+    if (r->ops->rehearse == NULL || r->ops->plan_size == NULL)
+        return false;
+    size = r->ops->plan_size(p->pack.T);
+    for (int i = 0; i < r->n_shapes; i++)
+        if (r->shapes[i].size == size && r->shapes[i].n_prompts == n &&
+            (r->shapes[i].extent & extent) == extent)
+            return false;
+    if (r->n_shapes == RANK_SHAPES) /* more than there are: those that come again are rehearsed */
+        r->n_shapes = 0;
+    r->shapes[r->n_shapes].size = size;
+    r->shapes[r->n_shapes].n_prompts = n;
+    r->shapes[r->n_shapes++].extent = extent;
+    return true;
+}
+
+/* The pass without the others, and what it gives is thrown away. */
+static int rehearse(const struct pass *pass, struct error *err)
+{
+    struct pass p = *pass;
+    struct rank *r = p.r;
+    int rc, synced;
+
+    p.writes = p.writes_states = p.writes_features = false;
+    r->ops->rehearse(r->device, true);
+    rc = compute(&p, err);
+    synced = r->ops->sync(r->device, rc == OK ? err : NULL);
+    r->ops->rehearse(r->device, false);
+    if (rc != OK || (rc = synced) != OK)
+        return rc;
+    return group_barrier(r->options.group, err);
+}
+
 static int run_passes(struct rank *r, const struct rank_batch *batch, struct error *nan,
                       struct error *err)
 {
@@ -266,7 +320,11 @@ static int run_passes(struct rank *r, const struct rank_batch *batch, struct err
         pass.writes_states =
             r->replica->portion.kind == PORTION_LAYER ? pass.writes : pass.writes_features;
         done += fill_pack(r, &pass.pack, batch, done);
-        rc = run_pass(&pass, nan, err);
+        rc = OK;
+        if (batch->sharded && is_new_shape(&pass))
+            rc = rehearse(&pass, err);
+        if (rc == OK)
+            rc = run_pass(&pass, nan, err);
         /* in any case: the next one uploads from the same memory */
         synced = r->ops->sync(r->device, rc == OK ? err : NULL);
         if (rc != OK || (rc = synced) != OK)

@@ -47,6 +47,8 @@ struct rank_options {
     void *progress_arg;
 };
 
+enum { RANK_SHAPES = 512 };
+
 struct rank {
     struct rank_options options;
     const struct ops *ops;
@@ -64,6 +66,11 @@ struct rank {
                                */
     int32_t *has_nan, *nans;  /* device, host: [prompt][tensor], whether results hold a NaN */
     bool is_warming;          /* passes are not recorded */
+    struct {
+        int size, n_prompts;
+        unsigned extent;
+    } shapes[RANK_SHAPES]; /* of sharded passes that were rehearsed (kernels/ops.h) */
+    int n_shapes;
     struct placement placement;
 };
 

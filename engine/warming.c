@@ -53,13 +53,18 @@ static int warm_all(struct rank *r, bool sharded, struct error *err)
     return OK;
 }
 
-static int warm_rank(void *arg, int rank, struct error *err)
+static int warm_alone(void *arg, int rank, struct error *err)
 {
-    struct engine *e = arg;
-    bool alone = e->info.residency != ENGINE_RESIDENCY_SHARDED;
-    int rc = alone ? warm_all(e->ranks[rank], false, err) : OK;
+    const struct engine *e = arg;
 
-    return rc == OK && e->n_ranks > 1 ? warm_all(e->ranks[rank], true, err) : rc;
+    return warm_all(e->ranks[rank], false, err);
+}
+
+static int warm_together(void *arg, int rank, struct error *err)
+{
+    const struct engine *e = arg;
+
+    return warm_all(e->ranks[rank], true, err);
 }
 
 int engine_warm(struct engine *e, double *seconds, struct error *err)
@@ -70,7 +75,10 @@ int engine_warm(struct engine *e, double *seconds, struct error *err)
     *seconds = 0.0;
     if (e->ranks[0]->ops->plan_size == NULL)
         return OK;
-    if ((rc = engine_on_all(e, warm_rank, e, err)) == OK)
+    rc = e->info.residency == ENGINE_RESIDENCY_SHARDED ? OK : engine_on_all(e, warm_alone, e, err);
+    if (rc == OK && e->n_ranks > 1)
+        rc = engine_on_all(e, warm_together, e, err);
+    if (rc == OK)
         *seconds = clock_ms_since(start_ns) / 1e3;
     return rc;
 }

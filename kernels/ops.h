@@ -131,6 +131,12 @@ struct ops {
                       struct error *err);
     int (*broadcast)(struct device *d, void *data, size_t bytes, int root, struct error *err);
 
+    /* optional: while a rehearsal is on, collectives do nothing and no run is recorded or replayed.
+     * What a backend does the first time it meets a shape (making plans, loading code) may have to
+     * wait for other ranks' devices, which must not wait for this rank in a collective meanwhile:
+     * so each shape is rehearsed by all ranks before they meet in it. */
+    void (*rehearse)(struct device *d, bool on);
+
     /* Runs tasks 0 .. n_tasks - 1 on the host threads of the device, the caller's among them, and
      * returns when all are done. `thread` is below the number of threads, and not shared at one
      * moment. */

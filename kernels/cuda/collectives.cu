@@ -101,6 +101,7 @@ void cuda_leave(struct device *d)
 
     if (c != NULL && c->comm != NULL && group_check(d->group, &err) != OK)
         cuda_collectives_abort(d); /* the others do not come to an orderly end */
+    cuda_recordings_forget(d);     /* NCCL waits for the end of what recorded its calls */
     if (c != NULL && c->comm != NULL &&
         settle(d, "ncclCommFinalize", ncclCommFinalize(c->comm), 0, &err) == OK)
         ncclCommDestroy(c->comm);
@@ -155,8 +156,10 @@ int cuda_all_reduce(struct device *d, float *y, size_t n, struct error *err)
 {
     int rc;
 
-    if (n == 0 || (rc = begin_exchange(d, err)) != OK)
-        return n == 0 ? OK : rc;
+    if (n == 0 || d->rehearses)
+        return OK;
+    if ((rc = begin_exchange(d, err)) != OK)
+        return rc;
     NCCL_TRY(ncclAllReduce(y, y, n, ncclFloat32, ncclSum, d->collectives->comm, d->stream));
 out:
     return rc;
@@ -166,8 +169,10 @@ int cuda_all_gather(struct device *d, void *to, const void *from, size_t bytes, 
 {
     int rc;
 
-    if (bytes == 0 || (rc = begin_exchange(d, err)) != OK)
-        return bytes == 0 ? OK : rc;
+    if (bytes == 0 || d->rehearses)
+        return OK;
+    if ((rc = begin_exchange(d, err)) != OK)
+        return rc;
     NCCL_TRY(ncclAllGather(from, to, bytes, ncclUint8, d->collectives->comm, d->stream));
 out:
     return rc;
@@ -177,8 +182,10 @@ int cuda_broadcast(struct device *d, void *data, size_t bytes, int root, struct 
 {
     int rc;
 
-    if (bytes == 0 || (rc = begin_exchange(d, err)) != OK)
-        return bytes == 0 ? OK : rc;
+    if (bytes == 0 || d->rehearses)
+        return OK;
+    if ((rc = begin_exchange(d, err)) != OK)
+        return rc;
     NCCL_TRY(ncclBroadcast(data, data, bytes, ncclUint8, root, d->collectives->comm, d->stream));
 out:
     return rc;

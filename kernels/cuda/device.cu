@@ -55,6 +55,22 @@ static int check_gpu(bool *starts_early, int gpu, struct error *err)
     return gpu_check_capability(gpu, properties.name, properties.major, properties.minor, err);
 }
 
+static void cuda_rehearse(struct device *d, bool on)
+{
+    d->rehearses = on;
+}
+
+/* None is no error here: opening one says best what is wrong. */
+static int cuda_n_devices(int *n, struct error *err)
+{
+    (void)err;
+    if (cudaGetDeviceCount(n) != cudaSuccess || *n < 1) {
+        cudaGetLastError();
+        *n = 1;
+    }
+    return OK;
+}
+
 static int cuda_open(struct device **out, const struct device_options *options, struct error *err)
 {
     struct device *d;
@@ -195,6 +211,7 @@ extern "C" const struct ops *ops_cuda(void)
         .name = "cuda",
         .is_host = false,
         .mid_is_act = true,
+        .n_devices = cuda_n_devices,
         .open = cuda_open,
         .close = cuda_close,
         .bind = cuda_bind,
@@ -212,6 +229,7 @@ extern "C" const struct ops *ops_cuda(void)
         .all_reduce = cuda_all_reduce,
         .all_gather = cuda_all_gather,
         .broadcast = cuda_broadcast,
+        .rehearse = cuda_rehearse,
         .host_run = cuda_host_run,
         .record = cuda_record,
         .replay = cuda_replay,

@@ -22,6 +22,7 @@ struct downloads;
 struct loading;
 
 struct device {
+    bool rehearses; /* no collectives, no recording */
     enum dtype act;
     int gpu;
     cudaStream_t stream;
@@ -224,6 +225,7 @@ int cuda_download_marked(struct device *d, int mark, void *to, const void *from,
                          struct error *err);
 int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_recordings_open(struct device *d, struct error *err);
+void cuda_recordings_forget(struct device *d); /* all runs so far */
 void cuda_recordings_close(struct device *d);
 /* What is recorded, if anything is, is of all ranks together. */
 void cuda_recording_exchanges(struct device *d);

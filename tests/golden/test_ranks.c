@@ -3,9 +3,11 @@
  * That one rank gives what the reference gives is test_hidden_states' and test_embeddings', and
  * `verify` does the same for any number of ranks (tests/cli/test_ranks.py). */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_private.h"
 #include "tests/check.h"
@@ -94,9 +96,9 @@ static void encode(struct engine *e, int first, int n, bool only_states,
     struct engine_prompt prompts[N];
 
     for (int i = 0; i < n; i++)
-        prompts[i] = (struct engine_prompt){ids[first + i], n_tokens[first + i],
-                                            only_states ? &requests[1]
-                                                        : &requests[(first + i) % 3]};
+        prompts[i] =
+            (struct engine_prompt){ids[first + i], n_tokens[first + i],
+                                   only_states ? &requests[1] : &requests[(first + i) % 3]};
     CHECK_OK(engine_encode(e, prompts, n, results, &err));
 }
 
@@ -155,16 +157,35 @@ static void loop_nests(void)
     check_ranks("gemma3-tiny", NULL, ENGINE_LOOPS, DTYPE_F32, 1e-5);
 }
 
+/* Ranks that compute begin with an upload, and there each waits for the other. */
+static atomic_int uploading;
+
+static int upload_beside_another(struct device *d, void *to, const void *from, size_t bytes,
+                                 struct error *e)
+{
+    int64_t start_ns = clock_now_ns();
+
+    atomic_fetch_add(&uploading, 1);
+    while (atomic_load(&uploading) < 2)
+        if (clock_ms_since(start_ns) > 20000)
+            return error_set(e, ERR_TIME, "the other rank does not compute meanwhile");
+    return ops_cpu()->upload(d, to, from, bytes, e);
+}
+
 /* Two prompts, two ranks: each has one, at the same time; one prompt: both have it. */
 static void a_pair_runs_side_by_side(void)
 {
-    struct engine *e = open_ranks("gemma3-tiny", "ltx-tiny-v2.safetensors", ENGINE_CPU, DTYPE_F32,
-                                  2, ENGINE_AUTO);
+    struct ops ops = *ops_cpu();
+    struct engine *e =
+        open_ranks("gemma3-tiny", "ltx-tiny-v2.safetensors", ENGINE_CPU, DTYPE_F32, 2, ENGINE_AUTO);
     struct engine_result results[2];
     const struct engine_route *route = engine_last_route(e);
 
     fill_ids(e);
+    ops.upload = upload_beside_another;
+    e->ranks[0]->ops = e->ranks[1]->ops = &ops;
     encode(e, 0, 2, false, results);
+    e->ranks[0]->ops = e->ranks[1]->ops = ops_cpu();
     CHECK(route->strategy == ENGINE_REPLICATED);
     CHECK_INT(route->ranks[0].n_prompts, 1);
     CHECK_INT(route->ranks[1].n_prompts, 1);
@@ -187,8 +208,8 @@ static void a_pair_runs_side_by_side(void)
 /* Ranks of a CPU have one copy of the weights, and what they share of a pass are views. */
 static void weights_are_there_once(void)
 {
-    struct engine *one = open_ranks("gemma3-tiny", "ltx-tiny-v2.safetensors", ENGINE_CPU,
-                                    DTYPE_F32, 1, ENGINE_AUTO);
+    struct engine *one =
+        open_ranks("gemma3-tiny", "ltx-tiny-v2.safetensors", ENGINE_CPU, DTYPE_F32, 1, ENGINE_AUTO);
     size_t bytes = engine_info(one)->weights_bytes;
 
     engine_close(one);
