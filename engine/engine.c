@@ -180,19 +180,60 @@ static int run_batch(struct engine *e, const struct engine_prompt *prompts, int 
     return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why.text);
 }
 
+/* ---- sleeping ---- */
+
+int engine_sleep(struct engine *e, struct error *err)
+{
+    int rc;
+
+    if (!residence_sleeps(e->residence))
+        return error_set(err, ERR_INPUT, "engine: it was not opened to sleep");
+    if (e->is_asleep)
+        return OK;
+    if ((rc = residence_sleep(e->residence, e->team, err)) == OK)
+        e->is_asleep = true;
+    return rc;
+}
+
+int engine_wake(struct engine *e, double *seconds, struct error *err)
+{
+    int64_t start_ns = clock_now_ns();
+    int rc;
+
+    if (seconds != NULL)
+        *seconds = 0.0;
+    if (!e->is_asleep)
+        return OK;
+    if ((rc = residence_wake(e->residence, e->team, err)) != OK)
+        return rc;
+    e->is_asleep = false;
+    if (seconds != NULL)
+        *seconds = clock_ms_since(start_ns) / 1e3;
+    return OK;
+}
+
+bool engine_is_asleep(const struct engine *e)
+{
+    return e->is_asleep;
+}
+
+/* ---- a batch, on its way ---- */
+
 /* Chooses how, runs it, and notes how long that took. */
 static int route_batch(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                        struct engine_result *results, struct error *err)
 {
     struct engine_route last = {0};
-    int64_t start_ns = clock_now_ns();
     struct route route;
+    int64_t start_ns;
+    double wake_s;
     int rc;
 
     if (n_prompts == 0)
         return OK;
-    if ((rc = reserve(e, n_prompts, err)) != OK)
+    if ((rc = engine_wake(e, &wake_s, err)) != OK || (rc = reserve(e, n_prompts, err)) != OK)
         return rc;
+    start_ns = clock_now_ns();
     for (int i = 0; i < n_prompts; i++)
         e->items[i] = prompts[i].n;
     route = router_choose(e->router, e->items, n_prompts);
@@ -202,6 +243,7 @@ static int route_batch(struct engine *e, const struct engine_prompt *prompts, in
     last.reason = route.reason;
     last.predicted_ms = route.predicted_ms;
     last.ms = clock_ms_since(start_ns);
+    last.wake_ms = wake_s * 1e3;
     e->last = last;
     router_note(e->router, &route, e->last.ms);
     return OK;

@@ -91,7 +91,7 @@ struct engine_options {
     enum dtype compute;              /* DTYPE_F32, DTYPE_BF16, or DTYPE_F8_E4M3: what matrix
                                         products compute in; with the last, which loses accuracy
                                         (docs/ACCURACY.md), all else is as in DTYPE_BF16 */
-    int n_ranks;                     /* 0: all visible GPUs, or 1. Rank r is visible GPU r; on a
+    int n_ranks;                     /* 0: 1. Rank r is visible GPU r; on a
                                         CPU ranks share its cores and one copy of the weights */
     const char *group;               /* NULL: all ranks are this process's. Else a name made by
                                         engine_make_group_id(), and this process has one of n_ranks
@@ -102,12 +102,19 @@ struct engine_options {
     enum engine_residency residency; /* sharded: not with ENGINE_REPLICATED */
     enum engine_shard_by shard_by;   /* where it comes to that */
     enum engine_place place;
-    int deadline_ms;              /* a rank that takes no step for so long hangs, and the engine
-                                     fails; 0: a minute */
-    int n_threads;                /* of all ranks together; 0: one a core */
-    int max_batch_tokens;         /* activations of each rank are sized for this; 0:
-                                     ENGINE_MAX_TOKENS. More prompts than fit are encoded in
-                                     several passes. */
+    int deadline_ms;            /* a rank that takes no step for so long hangs, and the engine
+                                   fails; 0: a minute */
+    bool sleeps;                /* engine_sleep() will be called; room for a copy of the weights in
+                                   the host's memory is made sure of. Not on a CPU. */
+    const struct engine *share; /* one of this process, not being opened or closed meanwhile, or
+                                   NULL: where its files, backend, compute, n_ranks, residency,
+                                   shard_by and sleeps are the same, so are the weights: none are
+                                   loaded, none taken.
+                                   Either may be closed first. */
+    int n_threads;              /* of all ranks together; 0: one a core */
+    int max_batch_tokens;       /* activations of each rank are sized for this; 0:
+                                   ENGINE_MAX_TOKENS. More prompts than fit are encoded in
+                                   several passes. */
     engine_progress_fn *progress; /* or NULL */
     void *progress_arg;
 };
@@ -134,6 +141,7 @@ struct engine_info {
                               embedding table stays in the file */
     uint64_t loaded_bytes; /* read from the files for that; 0: random weights */
     double load_s;         /* what that took, of the slowest rank */
+    bool shares_weights;   /* they are those of engine_options.share */
 };
 
 struct engine_request {
@@ -187,6 +195,18 @@ void engine_close(struct engine *e); /* NULL is fine */
  * take about as long as the next. *seconds: what it took; a CPU has nothing to ready. */
 int engine_warm(struct engine *e, double *seconds, struct error *err);
 
+/* While there is nothing to do, the devices' memory for others: weights go to the host's memory and
+ * come back to the same place, from no disk. What else a rank holds (activations, recorded passes,
+ * the libraries' own) stays. Weights that engines share leave when all of these are asleep.
+ * sleep: of an engine that is asleep: nothing. ERR_INPUT: it was not opened with `sleeps`; ERR_MEM:
+ * the host has no memory for them, and it stays awake.
+ * wake: also done by whatever needs the weights. ERR_MEM: others have the devices' memory by now;
+ * it stays asleep, and can be asked again. *seconds (may be NULL): what it took; 0: it was awake.
+ * is_asleep: from any thread. */
+int engine_sleep(struct engine *e, struct error *err);
+int engine_wake(struct engine *e, double *seconds, struct error *err);
+bool engine_is_asleep(const struct engine *e);
+
 /* Valid until engine_close(). */
 const struct engine_info *engine_info(const struct engine *e);
 
@@ -222,6 +242,7 @@ struct engine_route {
     enum engine_strategy strategy; /* ENGINE_SHARDED or ENGINE_REPLICATED */
     const char *reason;            /* constant, one word: "one_prompt" */
     double predicted_ms, ms;       /* predicted 0: not known */
+    double wake_ms;                /* before that: to wake the engine; 0: it was awake */
     struct {
         int n_prompts;           /* 0: it took no part */
         double begin_ms, end_ms; /* from the batch's begin on */

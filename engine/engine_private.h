@@ -2,11 +2,13 @@
  * opening.c makes it and takes it apart, engine.c runs batches, warming.c readies it, work.c says
  * what there is to do. */
 #pragma once
+#include <stdatomic.h>
+
 #include "engine/engine.h"
 #include "engine/group/router.h"
 #include "engine/group/team.h"
 #include "engine/rank.h"
-#include "engine/replica.h"
+#include "engine/residence.h"
 #include "engine/source.h"
 #include "kernels/group.h"
 
@@ -17,13 +19,14 @@ struct engine {
     enum dtype compute;
     int n_ranks, n_local, first_rank; /* of the group; of them in this process, and from which on */
     enum engine_place place;
+    enum engine_residency residency; /* as it was asked for */
+    enum engine_shard_by shard_by;
     int n_threads, max_batch_tokens, deadline_ms;
     struct router *router;
     struct engine_route last;
 
-    /* host ranks read one copy of the weights, on a device that only loaded them; else zeros */
-    struct device *loader;
-    struct replica shared;
+    struct residence *residence; /* its weights */
+    _Atomic bool is_asleep;
 
     struct team *team;
     char group_id[GROUP_ID_SIZE];
@@ -36,6 +39,10 @@ struct engine {
     double *costs;
     int room;
 };
+
+/* engine_open() on a table of ops; NULL: this build has no such. */
+int engine_open_on(struct engine **out, const struct engine_options *options, const struct ops *ops,
+                   struct error *err);
 
 /* Runs fn on all ranks' threads, or on the first's; arg is the function's. */
 int engine_on_all(struct engine *e, team_fn *fn, void *arg, struct error *err);

@@ -55,16 +55,8 @@ struct engine_settings {
          "what matrix products compute in; float8 loses accuracy"},                                 \
         {"threads", 0, "PE_THREADS", OPT_INT, ENGINE_FIELD(at, threads),                            \
          "0",       0, 1024,         "N",     "threads that compute, of all ranks; 0: one a core"}, \
-        {"ranks",                                                                                   \
-         0,                                                                                         \
-         "PE_RANKS",                                                                                \
-         OPT_INT,                                                                                   \
-         ENGINE_FIELD(at, ranks),                                                                   \
-         "0",                                                                                       \
-         0,                                                                                         \
-         ENGINE_MAX_RANKS,                                                                          \
-         "N",                                                                                       \
-         "devices that compute together; 0: all visible GPUs, on a CPU 1"},                         \
+        {"ranks", 0, "PE_RANKS",       OPT_INT, ENGINE_FIELD(at, ranks),                            \
+         "0",     0, ENGINE_MAX_RANKS, "N",     "devices that compute together; 0: one"},           \
         {"strategy",                                                                                \
          0,                                                                                         \
          "PE_STRATEGY",                                                                             \

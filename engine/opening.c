@@ -38,14 +38,16 @@ static int open_rank(void *arg, int rank, struct error *err)
     struct engine *e = o->e;
     struct rank_options options = {
         .source = &e->source,
-        .replica = e->shared.weights != NULL ? &e->shared : NULL,
+        .home = residence_home(e->residence, rank),
         .ops = e->ops,
         .compute = e->compute,
         .gpu = e->first_rank + rank,
         .n_threads = threads_of(e, rank),
+        .sleeps = residence_sleeps(e->residence),
+        .is_saved = residence_sleeps(e->residence) && rank == 0,
         .max_batch_tokens = e->max_batch_tokens,
-        .residency = residency_of(o->options),
-        .shard_by = o->options->shard_by,
+        .residency = e->residency,
+        .shard_by = e->shard_by,
         .progress = rank == 0 ? o->options->progress : NULL,
         .progress_arg = o->options->progress_arg,
     };
@@ -79,11 +81,21 @@ static void give_up_opening(void *arg, int rank, const char *why)
         group_abort(e->groups[rank], why);
 }
 
-/* Once for all ranks, with the threads of all. In float8 a device keeps rounded rows as wide as the
- * matrices that it has loaded itself. */
-static int load_shared(struct engine *e, const struct engine_options *options, struct error *err)
+/* Ranks of the host read one copy of the weights, unless each is to have a share. */
+static bool has_one_home(const struct engine *e)
 {
-    struct device_options device_options = {.act = rank_act(e->compute), .n_threads = e->n_threads};
+    return e->ops->is_host && e->n_local > 1 && e->residency != ENGINE_RESIDENCY_SHARDED;
+}
+
+/* Once for all ranks, with the threads of all, on a device that only loads. */
+static int load_for_all(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    struct home *home = residence_home(e->residence, 0);
+    struct device_options device_options = {.act = rank_act(e->compute),
+                                            .float8 = e->compute == DTYPE_F8_E4M3,
+                                            .max_rows = 1,
+                                            .n_threads = e->n_threads,
+                                            .sleeps = options->sleeps};
     struct replica_options replica_options = {
         .source = &e->source,
         .ops = e->ops,
@@ -94,13 +106,32 @@ static int load_shared(struct engine *e, const struct engine_options *options, s
     };
     int rc;
 
-    if (!e->ops->is_host || e->n_local == 1 || e->compute == DTYPE_F8_E4M3 ||
-        options->residency == ENGINE_RESIDENCY_SHARDED)
-        return OK;
-    if ((rc = e->ops->open(&e->loader, &device_options, err)) != OK)
+    if ((rc = e->ops->open(&home->device, &device_options, err)) != OK)
         return rc;
-    replica_options.device = e->loader;
-    return replica_load(&e->shared, &replica_options, err);
+    replica_options.device = home->device;
+    return replica_load(&home->replica, &replica_options, err);
+}
+
+/* Of another engine, where they are the same; else of its own, to be loaded. */
+static int find_residence(struct engine *e, const struct engine_options *options, struct error *err)
+{
+    const struct engine *other = options->share;
+    int rc;
+
+    if (other != NULL && other->ops == e->ops && other->compute == e->compute &&
+        other->n_ranks == e->n_ranks && other->n_local == e->n_local &&
+        other->first_rank == e->first_rank && other->residency == e->residency &&
+        other->shard_by == e->shard_by && residence_sleeps(other->residence) == options->sleeps &&
+        source_is_same(&e->source, &other->source)) {
+        e->residence = residence_share(other->residence);
+        e->info.shares_weights = true;
+        e->is_asleep = true;
+        return engine_wake(e, NULL, err);
+    }
+    if ((rc = residence_create(&e->residence, e->ops, has_one_home(e) ? 1 : e->n_local,
+                               options->sleeps, err)) != OK)
+        return rc;
+    return has_one_home(e) ? load_for_all(e, options, err) : OK;
 }
 
 static int create_router(struct engine *e, enum engine_strategy strategy, struct error *err)
@@ -143,11 +174,9 @@ static int count_ranks(struct engine *e, const struct engine_options *options, s
 {
     int n = 1, rc;
 
-    e->n_ranks = options->n_ranks;
+    e->n_ranks = options->n_ranks > 0 ? options->n_ranks : 1;
     if (e->ops->n_devices != NULL && (rc = e->ops->n_devices(&n, err)) != OK)
         return rc;
-    if (e->n_ranks == 0)
-        e->n_ranks = n < ENGINE_MAX_RANKS ? n : ENGINE_MAX_RANKS;
     if (e->ops->n_devices != NULL && e->n_ranks > n)
         return error_set(err, ERR_INPUT, "engine: %d ranks are wanted, and there are %d GPUs",
                          e->n_ranks, n);
@@ -172,7 +201,10 @@ static int name_group(struct engine *e, const struct engine_options *options, st
 
 static void fill_info(struct engine *e)
 {
+    bool shares = e->info.shares_weights;
+
     e->info = e->source.info;
+    e->info.shares_weights = shares;
     e->info.backend = e->ops->name;
     e->info.n_ranks = e->n_ranks;
     if (e->max_batch_tokens < e->info.max_tokens)
@@ -209,6 +241,16 @@ int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err)
 
 int engine_open(struct engine **out, const struct engine_options *options, struct error *err)
 {
+    const struct ops *ops = options->backend == ENGINE_LOOPS  ? ops_loops()
+                            : options->backend == ENGINE_CUDA ? ops_cuda()
+                                                              : ops_cpu();
+
+    return engine_open_on(out, options, ops, err);
+}
+
+int engine_open_on(struct engine **out, const struct engine_options *options, const struct ops *ops,
+                   struct error *err)
+{
     struct opening opening = {.options = options};
     struct team_watch watch = {.give_up = give_up_opening};
     struct engine *e;
@@ -224,10 +266,10 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
         options->max_batch_tokens > 0 ? options->max_batch_tokens : ENGINE_MAX_TOKENS;
     e->n_threads = options->n_threads > 0 ? options->n_threads : cores_available();
     e->compute = options->compute;
-    e->ops = options->backend == ENGINE_LOOPS  ? ops_loops()
-             : options->backend == ENGINE_CUDA ? ops_cuda()
-                                               : ops_cpu();
+    e->ops = ops;
     e->place = options->place;
+    e->residency = residency_of(options);
+    e->shard_by = options->shard_by;
     opening.e = watch.arg = e;
     if (e->ops == NULL) {
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");
@@ -235,8 +277,9 @@ int engine_open(struct engine **out, const struct engine_options *options, struc
     }
     if ((rc = count_ranks(e, options, err)) != OK ||
         (rc = source_open(&e->source, options, err)) != OK ||
-        (rc = name_group(e, options, err)) != OK || (rc = load_shared(e, options, err)) != OK ||
+        (rc = name_group(e, options, err)) != OK ||
         (rc = team_start(&e->team, e->n_local, err)) != OK ||
+        (rc = find_residence(e, options, err)) != OK ||
         (rc = team_run(e->team, TEAM_ALL, open_rank, &opening, &watch, err)) != OK)
         goto out;
     fill_info(e);
@@ -253,14 +296,16 @@ void engine_close(struct engine *e)
 {
     if (e == NULL || (e->team != NULL && team_is_broken(e->team)))
         return; /* a thread that hangs may yet use all of it */
+    /* others that share the weights may be asleep, and wait for this one alone */
+    if (e->residence != NULL && residence_is_shared(e->residence))
+        engine_sleep(e, NULL);
     if (e->team != NULL)
         team_run(e->team, TEAM_ALL, close_rank, e, NULL, NULL);
     team_stop(e->team);
-    replica_free(&e->shared);
-    if (e->loader != NULL)
-        e->ops->close(e->loader);
+    residence_leave(e->residence, !e->is_asleep, e->info.shares_weights ? NULL : &e->source);
+    if (e->info.shares_weights)
+        source_close(&e->source);
     router_free(e->router);
-    source_close(&e->source);
     free(e->items);
     free(e->rank_of);
     free(e->costs);

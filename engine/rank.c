@@ -14,6 +14,8 @@ static int open_device(struct rank *r, struct error *err)
         .max_rows = rank_max_rows(o->max_batch_tokens),
         .n_threads = o->n_threads,
         .gpu = o->gpu,
+        .sleeps = o->sleeps && o->home->device == NULL,
+        .like = o->home->device,
     };
     int rc;
 
@@ -22,7 +24,7 @@ static int open_device(struct rank *r, struct error *err)
     return r->ops->join(r->device, o->group, err);
 }
 
-static int find_replica(struct rank *r, struct error *err)
+static int find_weights(struct rank *r, struct error *err)
 {
     const struct rank_options *o = &r->options;
     struct replica_options options = {
@@ -35,12 +37,11 @@ static int find_replica(struct rank *r, struct error *err)
     };
     int rc;
 
-    r->replica = o->replica != NULL ? o->replica : &r->own;
-    if (o->replica != NULL)
-        return OK;
-    if ((rc = residency_choose(r, &options.portion, err)) != OK)
+    r->replica = &o->home->replica;
+    if ((rc = residency_choose(r, &options.portion, err)) != OK || o->home->device != NULL)
         return rc;
-    return replica_load(&r->own, &options, err);
+    o->home->device = r->device;
+    return replica_load(&o->home->replica, &options, err);
 }
 
 /* What results pass through on their way out: a prompt's part of a state, its features or its
@@ -89,7 +90,7 @@ int rank_open(struct rank **out, const struct rank_options *options, struct erro
         rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
         goto out;
     }
-    if ((rc = open_device(r, err)) != OK || (rc = find_replica(r, err)) != OK)
+    if ((rc = open_device(r, err)) != OK || (rc = find_weights(r, err)) != OK)
         goto out;
     replica = r->replica;
     if ((rc = gemma_create(&r->gemma, &options->source->config, replica->weights, r->device, number,
@@ -114,12 +115,14 @@ void rank_close(struct rank *r)
     ltx_free(r->ltx);
     gemma_free(r->gemma);
     placement_free(r);
-    replica_free(&r->own);
     if (r->device != NULL) {
         for (int i = 0; i < OPS_MARKS; i++)
             r->ops->release(r->device, r->leaving[i]);
         r->ops->release(r->device, r->has_nan);
-        r->ops->close(r->device);
+        if (r->device != r->options.home->device)
+            r->ops->close(r->device);
+        else if (r->options.group != NULL)
+            r->ops->join(r->device, NULL, NULL); /* the weights may stay for others */
     }
     free(r->ids);
     free(r->positions);

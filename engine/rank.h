@@ -7,7 +7,7 @@
 #include "engine/ltx/ltx.h"
 #include "engine/model/gemma.h"
 #include "engine/placement.h"
-#include "engine/replica.h"
+#include "engine/residence.h"
 #include "engine/source.h"
 #include "kernels/ops.h"
 
@@ -33,12 +33,15 @@ static inline size_t rank_part_bytes(int width, int video_width, int audio_width
 }
 
 struct rank_options {
-    const struct source *source;   /* borrowed, as all here, until rank_close() */
-    const struct replica *replica; /* weights to compute with; NULL: it loads its own */
+    const struct source *source; /* borrowed, as all here, until rank_close() */
+    struct home *home;           /* its weights; where nothing is there yet it loads them, and its
+                                    device is the home's from then on */
     const struct ops *ops;
     enum dtype compute; /* as engine_options has it */
     int gpu;            /* CUDA: which */
     int n_threads;      /* of its device */
+    bool sleeps;        /* as residence_create() has it */
+    bool is_saved;      /* it is from this rank's weights that the copy is made */
     int max_batch_tokens;
     struct group *group;             /* NULL: it is alone */
     enum engine_residency residency; /* of the weights that it loads, as shard_by */
@@ -55,7 +58,6 @@ struct rank {
     struct device *device;
     enum dtype act; /* of what products read */
     const struct engine_info *info;
-    struct replica own; /* of zeros where options.replica is another's */
     const struct replica *replica;
     struct gemma *gemma;
     struct ltx *ltx; /* NULL: no LTX checkpoint */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "engine/rank.h"
 #include "engine/room.h"
 #include "kernels/group.h"
@@ -87,8 +88,11 @@ static int count_portion(const struct rank *r, struct room *out, const struct po
 
     if ((rc = source_table_type(s, &table, err)) != OK)
         return rc;
-    return room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, portion,
-                      number_of(r), r->ops, compute, max_batch_tokens, err);
+    rc = room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, portion,
+                    number_of(r), r->ops, compute, max_batch_tokens, err);
+    if (r->options.home->device != NULL) /* the weights are there */
+        out->weights = 0;
+    return rc;
 }
 
 static int count_all(void *arg, struct room *out, enum dtype compute, int max_batch_tokens,
@@ -126,6 +130,29 @@ static int check_room(struct rank *r, bool is_share, struct error *err)
         snprintf(what, sizeof(what), "rank %d's share of the model", number_of(r));
     return room_check(what, &memory, r->options.compute, most, fewest,
                       is_share ? count_share : count_all, r, err);
+}
+
+/* For weights, asleep: one copy where all ranks have the same, else of every share, which are about
+ * alike. */
+static int check_host(struct rank *r, bool is_share, struct error *err)
+{
+    struct room room;
+    uint64_t available, needed;
+    int rc;
+
+    if (!r->options.is_saved || r->options.home->device != NULL)
+        return OK;
+    rc = (is_share ? count_share : count_all)(r, &room, r->options.compute,
+                                              r->options.max_batch_tokens, err);
+    if (rc != OK || (rc = memory_available(&available, err)) != OK)
+        return rc;
+    needed = room.weights * (uint64_t)(is_share ? n_ranks_of(r) : 1);
+    if (needed <= available)
+        return OK;
+    return error_set(err, ERR_MEM,
+                     "to sleep takes %.1f GB of the host's memory for the weights, and %.1f are "
+                     "available",
+                     (double)needed / 1e9, (double)available / 1e9);
 }
 
 /* What each rank tells the others. */
@@ -197,22 +224,29 @@ static int agree(struct rank *r, const struct error *own, struct error *err)
     return first.code == OK ? OK : error_set(err, first.code, "%s", first.text);
 }
 
+/* Whether a rank takes a share of the weights that it is to load. */
+static int decide(struct rank *r, bool *shares, struct error *err)
+{
+    *shares = r->options.residency == ENGINE_RESIDENCY_SHARDED && n_ranks_of(r) > 1;
+    if (r->options.residency != ENGINE_RESIDENCY_AUTO || r->ops->is_host || n_ranks_of(r) == 1)
+        return OK; /* one rank's share is all */
+    return choose_by_room(r, shares, err);
+}
+
 int residency_choose(struct rank *r, struct portion *out, struct error *err)
 {
-    bool shares = r->options.residency == ENGINE_RESIDENCY_SHARDED;
+    const struct home *home = r->options.home;
+    bool shares = home->replica.portion.kind != PORTION_ALL;
     struct error why = {0};
     int rc = OK;
 
-    if (n_ranks_of(r) == 1)
-        shares = false; /* a share of one is all */
-    else if (r->options.residency == ENGINE_RESIDENCY_AUTO && !r->ops->is_host &&
-             (rc = choose_by_room(r, &shares, err)) != OK)
+    if (home->device == NULL && (rc = decide(r, &shares, err)) != OK)
         return rc;
     *out = portion_all(n_ranks_of(r));
     if (shares)
         rc = share_of(out, r, r->options.compute, &why);
-    if (rc == OK)
-        rc = check_room(r, shares, &why);
+    if (rc == OK && (rc = check_room(r, shares, &why)) == OK)
+        rc = check_host(r, shares, &why);
     if (n_ranks_of(r) > 1)
         return agree(r, &why, err);
     return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why.text);

@@ -1,5 +1,6 @@
 #include "engine/source.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +157,46 @@ void source_close(struct source *s)
 {
     ltx_checkpoint_close(s->checkpoint);
     model_file_close(s->file);
+}
+
+static bool is_same_file(const struct file_identity *a, const struct file_identity *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->size == b->size &&
+           a->modified_ns == b->modified_ns && a->changed_ns == b->changed_ns;
+}
+
+static bool is_same_model(const struct model_file *a, const struct model_file *b)
+{
+    if (model_file_n_sources(a) != model_file_n_sources(b))
+        return false;
+    for (size_t i = 0; i < model_file_n_sources(a); i++) {
+        struct file_identity x, y;
+        char path[PATH_MAX];
+        if (model_file_source_at(a, i, path, sizeof(path), &x, NULL) != OK ||
+            model_file_source_at(b, i, path, sizeof(path), &y, NULL) != OK || !is_same_file(&x, &y))
+            return false;
+    }
+    return true;
+}
+
+static bool is_same_checkpoint(const struct ltx_checkpoint *a, const struct ltx_checkpoint *b)
+{
+    if (a == NULL || b == NULL)
+        return a == b;
+    if (ltx_checkpoint_n_files(a) != ltx_checkpoint_n_files(b))
+        return false;
+    for (int i = 0; i < ltx_checkpoint_n_files(a); i++)
+        if (!is_same_file(ltx_checkpoint_identity_at(a, i), ltx_checkpoint_identity_at(b, i)))
+            return false;
+    return true;
+}
+
+bool source_is_same(const struct source *a, const struct source *b)
+{
+    if (a->file == NULL || b->file == NULL)
+        return a->file == b->file && strcmp(a->random_digest, b->random_digest) == 0;
+    return is_same_model(a->file, b->file) && is_same_checkpoint(a->checkpoint, b->checkpoint) &&
+           strcmp(gemma_config_text(&a->config).text, gemma_config_text(&b->config).text) == 0;
 }
 
 int source_digest(const struct source *s, int n_threads, char digest[ENGINE_DIGEST_SIZE],

@@ -26,6 +26,9 @@ struct source {
 int source_open(struct source *out, const struct engine_options *options, struct error *err);
 void source_close(struct source *s); /* one of zeros is fine */
 
+/* Whether both are the same writing of the same files, or the same random numbers. */
+bool source_is_same(const struct source *a, const struct source *b);
+
 int source_digest(const struct source *s, int n_threads, char digest[ENGINE_DIGEST_SIZE],
                   struct error *err);
 

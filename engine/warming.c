@@ -69,12 +69,15 @@ static int warm_together(void *arg, int rank, struct error *err)
 
 int engine_warm(struct engine *e, double *seconds, struct error *err)
 {
-    int64_t start_ns = clock_now_ns();
+    int64_t start_ns;
     int rc;
 
     *seconds = 0.0;
     if (e->ranks[0]->ops->plan_size == NULL)
         return OK;
+    if ((rc = engine_wake(e, NULL, err)) != OK)
+        return rc;
+    start_ns = clock_now_ns();
     rc = e->info.residency == ENGINE_RESIDENCY_SHARDED ? OK : engine_on_all(e, warm_alone, e, err);
     if (rc == OK && e->n_ranks > 1)
         rc = engine_on_all(e, warm_together, e, err);

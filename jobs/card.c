@@ -22,8 +22,8 @@
 #define SEEN  "pe:cards:seen"
 
 enum {
-    VERSION = 3,
-    N_FIELDS = 18, /* of a card's JSON */
+    VERSION = 4,
+    N_FIELDS = 19, /* of a card's JSON */
     NAME_SIZE = CARD_ID_SIZE + CARD_DIGEST_SIZE + CARD_WORD_SIZE,
     KEY_SIZE = CARD_DIGEST_SIZE + 16,
     TIME_SIZE = 24,
@@ -86,13 +86,13 @@ static int write_card(char **out, const struct model_card *c, struct error *err)
 {
     json_t *root = json_pack(
         "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:i, s:i, s:i, s:i, "
-        "s:s}",
+        "s:s, s:b}",
         "version", VERSION, "id", c->id, "weights", c->weights, "compute", c->compute, "tokenizer",
         c->tokenizer, "architecture", c->architecture, "engine_version", c->engine_version,
         "n_states", c->n_states, "width", c->width, "max_tokens", c->max_tokens, "vocabulary",
         c->vocabulary, "gemma_version", c->gemma_version, "has_hidden_states", c->has_hidden_states,
         "extractor", c->extractor, "rows", c->rows, "video_width", c->video_width, "audio_width",
-        c->audio_width, "ltx_version", c->ltx_version);
+        c->audio_width, "ltx_version", c->ltx_version, "is_asleep", c->is_asleep);
 
     *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
@@ -163,6 +163,7 @@ static int read_card(struct model_card *c, const char *name, const char *text, s
                                what, err)) != OK ||
         (rc = json_fields_bool(&c->has_hidden_states, root, "has_hidden_states", what, err)) !=
             OK ||
+        (rc = json_fields_bool(&c->is_asleep, root, "is_asleep", what, err)) != OK ||
         (rc = read_ltx(c, root, what, err)) != OK)
         goto out;
     name_of(own_name, c->id, c->weights, c->compute);

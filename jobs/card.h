@@ -40,6 +40,7 @@ struct model_card {
     int rows;                            /* of embeddings */
     int video_width, audio_width;        /* of both; audio 0: a video-only model */
     char ltx_version[CARD_VERSION_SIZE]; /* "" where the checkpoint names none */
+    bool is_asleep; /* the engine that registered it last: its weights are not on its GPUs */
     /* set by card_list() alone, by Q's clock (Unix time) */
     int64_t registered_ms; /* the first time, since Q has the card */
     int64_t seen_ms;       /* the last time */

@@ -35,10 +35,11 @@
 #include "kernels/dtype.h"
 #include "kernels/group.h"
 
-struct device; /* one rank's hardware: a pool of CPU threads, or a GPU */
-struct group;  /* the ranks that compute together (kernels/group.h) */
-struct matrix; /* a resident weight matrix, in the layout its backend likes */
-struct table;  /* a resident embedding table */
+struct device;        /* one rank's hardware: a pool of CPU threads, or a GPU */
+struct group;         /* the ranks that compute together (kernels/group.h) */
+struct matrix;        /* a resident weight matrix, in the layout its backend likes */
+struct table;         /* a resident embedding table */
+struct saved_weights; /* a copy of a device's weights in the host's memory */
 
 enum {
     OPS_MAX_HEAD = 512, /* E is at most this */
@@ -51,6 +52,9 @@ struct device_options {
     int max_rows;   /* float8: rows of x of a product, at most; place for them is kept */
     int n_threads;  /* of the host: they compute, or load for a GPU; the caller's among them */
     int gpu;        /* CUDA: which of the visible GPUs, from 0 */
+    bool sleeps;    /* it is to sleep now and then (ops.sleep) */
+    const struct device *like; /* of the same table and types: this one computes with matrices that
+                                  that one has loaded; NULL: with its own alone */
 };
 
 /* Rows of a weight matrix as a file stores them, or some columns of each. */
@@ -116,9 +120,9 @@ struct ops {
                      size_t bytes, int n_rows, struct error *err);
 
     /* The device becomes that of this process's rank in the group, which it borrows until it is
-     * closed or joins another; every rank of the group calls it, on devices of one table. From then
-     * on `sync` and `download` end with ERR_GPU, too, when the group is aborted or when what they
-     * wait for takes longer than its deadline.
+     * closed or joins another or none (NULL); every rank of the group calls it, on devices of one
+     * table. From then on `sync` and `download` end with ERR_GPU, too, when the group is aborted or
+     * when what they wait for takes longer than its deadline.
      *
      * Collectives: all ranks call the same ones in the same order with the same sizes. They are ops
      * like any other: in order, and part of a run that is recorded.
@@ -168,6 +172,24 @@ struct ops {
     void (*table_free)(struct device *d, struct table *t); /* NULL is fine */
     size_t (*table_bytes)(const struct table *t);
     int (*loading_end)(struct device *d, struct error *err);
+
+    /* optional, all of them: a device that is not needed for a while gives its memory to others. It
+     * was opened with `sleeps`, which is ERR_INPUT where that cannot be done. Its weights are what
+     * it took between open and loading_end: tables, matrices, and by `alloc`. They alone leave;
+     * what is taken later stays.
+     * save: a copy of them, from which they come back as fast as the bus allows. It is right for
+     * all devices that loaded the same in the same order. ERR_MEM: the host has no memory for it.
+     * saved_bytes: what it holds of the host's memory. saved_free: NULL is fine.
+     * sleep: gives their memory back. Until the device is awake again nothing is asked of it but
+     * bind, sync, wake, and what frees.
+     * wake: they are back where they were: what points there, views, and what was recorded, is
+     * right again. `from`: such a copy. ERR_MEM: others have the memory by now: it sleeps on, and
+     * may be woken later. Without effect on a device that is awake. */
+    int (*save)(struct device *d, struct saved_weights **out, struct error *err);
+    size_t (*saved_bytes)(const struct saved_weights *w);
+    void (*saved_free)(struct saved_weights *w);
+    int (*sleep)(struct device *d, struct error *err);
+    int (*wake)(struct device *d, const struct saved_weights *from, struct error *err);
 
     /* A part of a matrix as a matrix of its own, for the ops below: the ranges' rows, one after
      * another, columns k_begin .. k_begin + K - 1 of each. Takes no memory of the device's; freed

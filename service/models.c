@@ -95,9 +95,9 @@ static bool is_same_card(const struct model_card *a, const struct model_card *b)
            strcmp(a->architecture, b->architecture) == 0 &&
            strcmp(a->engine_version, b->engine_version) == 0 &&
            a->registered_ms == b->registered_ms && a->seen_ms == b->seen_ms &&
-           a->is_live == b->is_live && a->n_states == b->n_states && a->width == b->width &&
-           a->max_tokens == b->max_tokens && a->vocabulary == b->vocabulary &&
-           strcmp(a->gemma_version, b->gemma_version) == 0 &&
+           a->is_live == b->is_live && a->is_asleep == b->is_asleep && a->n_states == b->n_states &&
+           a->width == b->width && a->max_tokens == b->max_tokens &&
+           a->vocabulary == b->vocabulary && strcmp(a->gemma_version, b->gemma_version) == 0 &&
            a->has_hidden_states == b->has_hidden_states && a->extractor == b->extractor &&
            a->rows == b->rows && a->video_width == b->video_width &&
            a->audio_width == b->audio_width && strcmp(a->ltx_version, b->ltx_version) == 0;

@@ -84,7 +84,9 @@ static int write_model(struct buf *out, const struct model_card *card, struct er
                          ",\"seen_ms\":%" PRId64 ",\"live\":%s",
                          card->weights, card->compute, card->tokenizer, card->max_tokens,
                          card->vocabulary, card->registered_ms, card->seen_ms,
-                         card->is_live ? "true" : "false")) != OK)
+                         card->is_live ? "true" : "false")) != OK ||
+        (card->is_live && (rc = buf_printf(out, err, ",\"residence\":\"%s\"",
+                                           card->is_asleep ? "asleep" : "awake")) != OK))
         return rc;
     if ((rc = write_versions(out, card, err)) != OK ||
         (rc = buf_printf(out, err, ",\"default_output\":\"%s\",\"outputs\":{",

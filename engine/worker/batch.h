@@ -16,6 +16,7 @@ struct batch {
     size_t n, n_tokens;
     bool solo;  /* its one job may be what kills engines: nothing else is in hand beside it */
     bool probe; /* of no jobs: a forward pass that proves the device */
+    bool sleep; /* of no jobs: the engine goes to sleep */
 
     /* after encoding */
     const char *failure; /* why there are no results, a code for the queue; NULL: there are */

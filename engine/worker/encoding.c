@@ -7,6 +7,8 @@
 #include "engine/worker/forecast.h"
 #include "engine/worker/proof.h"
 
+enum { WAKE_TRIES = 10, WAKE_PAUSE_MS = 1000 };
+
 struct encoding {
     const struct work *work;
     struct engine *engine;
@@ -56,6 +58,7 @@ static void note_encoded(struct encoding *e)
     const struct batch *p = &e->part;
 
     vitals_note_proof(e->work->vitals, true);
+    atomic_store(&e->work->vitals->last_work_ns, clock_now_ns());
     metric_add(&metrics[M_BATCHES], 1);
     metric_add(&metrics[M_TOKENS], (int64_t)p->n_tokens);
     metric_observe(&metrics[M_ENCODE], p->encode_ms / 1e3);
@@ -123,18 +126,78 @@ static int probe(struct encoding *e, struct error *err)
     return OK;
 }
 
+/* Where the host has no memory for the weights it stays awake, and tries again as long after. */
+static int sleep_now(struct encoding *e, struct error *err)
+{
+    struct vitals *v = e->work->vitals;
+    int64_t start_ns = clock_now_ns();
+    struct error why = {0};
+    int rc;
+
+    vitals_rest(v, STEP_ENCODE); /* the first time it may take longer than a step */
+    rc = engine_sleep(e->engine, &why);
+    vitals_resume(v, STEP_ENCODE);
+    atomic_store(&v->last_work_ns, clock_now_ns());
+    if (rc == ERR_GPU)
+        return error_set(err, why.code, "%s", why.text);
+    if (rc != OK)
+        log_warn("sleep_failed", "text=\"%s\"", why.text);
+    else
+        log_info("asleep", "ms=%.0f", clock_ms_since(start_ns));
+    vitals_note_sleep(v, rc == OK);
+    return OK;
+}
+
+/* Before jobs: it wakes, and proves that it can compute. While others have the GPU's memory it is
+ * tried again, and jobs wait; not for ever: another engine may have room. ERR_GPU alone is
+ * returned.
+ */
+static int wake_now(struct encoding *e, struct error *err)
+{
+    struct vitals *v = e->work->vitals;
+    struct error why = {0};
+    double seconds = 0.0;
+    int rc = OK;
+
+    for (int i = 0; i < WAKE_TRIES; i++) {
+        why = (struct error){0};
+        vitals_rest(v, STEP_ENCODE);
+        if (i > 0)
+            clock_pause_ms(WAKE_PAUSE_MS);
+        rc = engine_wake(e->engine, &seconds, &why);
+        vitals_resume(v, STEP_ENCODE);
+        if (rc != ERR_MEM)
+            break;
+        vitals_note_proof(v, false); /* not ready */
+        log_warn("wake_failed", "text=\"%s\"", why.text);
+    }
+    if (rc != OK)
+        return error_set(err, ERR_GPU, "the engine does not wake: %s", why.text);
+    metric_observe(&v->metrics[M_WAKE], seconds);
+    log_info("awake", "ms=%.0f", seconds * 1e3);
+    vitals_note_sleep(v, false);
+    return probe(e, err);
+}
+
 static int run_batch(struct encoding *e, struct error *err)
 {
     struct batch *b = &e->batch;
     double expected_ms;
+    int rc;
 
     if (b->probe)
         return probe(e, err);
+    if (b->sleep)
+        return sleep_now(e, err);
     /* C went away since it was staged: it would be computed for nothing */
     b->cache_is_away = atomic_load(&e->work->vitals->cache_is_away);
     if (b->cache_is_away) {
         hand_over(e, b);
         return OK;
+    }
+    if (engine_is_asleep(e->engine) && (rc = wake_now(e, err)) != OK) {
+        let_go(e, b->jobs, b->n);
+        return rc;
     }
     expected_ms = forecast_ms(&e->forecast, b->n, b->n_tokens);
     if (expected_ms > 0.0)

@@ -21,6 +21,7 @@ struct keeper {
     /* when each was done last; the thread's own */
     int64_t swept_ns, named_ns, registered_ns;
     int register_wait_ms;
+    bool told_asleep; /* as it was registered */
     struct {
         uint64_t seen; /* how often the step had advanced */
         int64_t since_ns;
@@ -114,7 +115,10 @@ static void register_again(struct keeper *k)
 {
     const struct keeper_options *o = &k->options;
     struct error err = {0};
-    int rc = registration_publish(o->registration, &err);
+    int rc;
+
+    k->told_asleep = atomic_load(&o->vitals->is_asleep);
+    rc = registration_publish(o->registration, k->told_asleep, &err);
 
     k->register_wait_ms = o->register_every_ms;
     if (vitals_note_queue(o->vitals, rc, &err) != OK && k->register_wait_ms > REGISTER_AGAIN_MS)
@@ -132,6 +136,8 @@ static void *keeper_main(void *arg)
             renew_leases(k);
         if (o->owner_is_fixed && is_due(&k->named_ns, o->lease_ms / 3))
             renew_name(k);
+        if (atomic_load(&o->vitals->is_asleep) != k->told_asleep)
+            k->registered_ns = 0;
         if (is_due(&k->registered_ns, k->register_wait_ms))
             register_again(k);
         if (is_due(&k->swept_ns, SWEEP_EVERY_MS))

@@ -28,7 +28,8 @@ struct settings {
     struct redis_settings redis;
     const char *tokenizer, *admin_listen, *name, *ready_file;
     int log_level;
-    int64_t budget_tokens, max_jobs, register_s, probe_s, result_ttl_s, grace_s, hang_s, lease_ms;
+    int64_t budget_tokens, max_jobs, register_s, probe_s, sleep_s, result_ttl_s, grace_s, hang_s,
+        lease_ms;
 };
 
 #define FIELD(name) offsetof(struct settings, name)
@@ -57,6 +58,10 @@ static const struct option options[] = {
      "seconds between two registrations of the model, which keep its card live"},
     {"probe-every", 0, "PE_PROBE_EVERY", OPT_INT, FIELD(probe_s), "30", 1, 3600, "S",
      "seconds without work after which a forward pass proves the device"},
+    {"sleep-after", 0, "PE_SLEEP_AFTER", OPT_INT, FIELD(sleep_s), "0", 0, 604800, "S",
+     "seconds without work after which weights leave the GPUs for the host's memory, until there "
+     "is "
+     "some; 0: never"},
     {"ready-file", 0, NULL, OPT_TEXT, FIELD(ready_file), NULL, 0, 0, "PATH",
      "written when ready: the admin address"},
     {"log-level", 0, "PE_LOG_LEVEL", OPT_CHOICE, FIELD(log_level), "info", 0, 0,
@@ -191,6 +196,7 @@ static int open_engine(struct engine **out, const struct settings *s, struct err
     double warm_s;
     int rc;
 
+    engine_options.sleeps = s->sleep_s > 0;
     engine_options.progress = report_load;
     engine_options.progress_arg = &report;
     engine_options.max_batch_tokens =
@@ -267,7 +273,7 @@ int main(int argc, char **argv)
         (rc = registration_open(&registration, engine, &settings.engine, settings.tokenizer,
                                 settings.redis.queue, (int)settings.redis.timeout_ms, &err)) !=
             OK ||
-        (rc = registration_publish(registration, &err)) != OK)
+        (rc = registration_publish(registration, false, &err)) != OK)
         goto out;
     card = registration_card(registration);
     if (engine_info(engine)->is_random)
@@ -291,6 +297,7 @@ int main(int argc, char **argv)
         .result_ttl_ms = settings.result_ttl_s * 1000,
         .register_every_ms = (int)settings.register_s * 1000,
         .probe_every_ms = (int)settings.probe_s * 1000,
+        .sleep_after_ms = settings.sleep_s * 1000,
         .hang_ms = (int)settings.hang_s * 1000,
     };
     if ((rc = worker_start(&worker, engine, registration, &worker_options, &err)) != OK)

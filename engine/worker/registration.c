@@ -98,10 +98,13 @@ const struct model_card *registration_card(const struct registration *r)
     return &r->card;
 }
 
-int registration_publish(struct registration *r, struct error *err)
+int registration_publish(struct registration *r, bool is_asleep, struct error *err)
 {
     struct error why = {0};
-    int rc = card_register(r->redis, &r->card, NULL, 0, &why);
+    int rc;
+
+    r->card.is_asleep = is_asleep;
+    rc = card_register(r->redis, &r->card, NULL, 0, &why);
 
     if (rc == OK)
         return OK;

@@ -22,4 +22,4 @@ void registration_close(struct registration *r); /* NULL is fine */
 const struct model_card *registration_card(const struct registration *r);
 
 /* Registers the card, with its tokenizer where Q has none. */
-int registration_publish(struct registration *r, struct error *err);
+int registration_publish(struct registration *r, bool is_asleep, struct error *err);

@@ -197,14 +197,19 @@ static void note_claim(struct staging *s, const struct claimed_job *jobs, size_t
 }
 
 /* While nothing waits and nothing is in hand, a forward pass of one token now and then proves that
- * the device works. */
-static void probe_if_due(struct staging *s)
+ * the device works; after long enough the engine sleeps, and is left alone. */
+static void pass_the_time(struct staging *s)
 {
-    static const struct batch probe = {.probe = true};
+    static const struct batch probe = {.probe = true}, sleep = {.sleep = true};
+    const struct worker_options *o = s->work->options;
+    struct vitals *v = s->work->vitals;
 
-    if (belt_is_empty(s->work->belt) &&
-        clock_ms_since(atomic_load(&s->work->vitals->last_proof_ns)) >=
-            s->work->options->probe_every_ms)
+    if (!belt_is_empty(s->work->belt) || atomic_load(&v->is_asleep))
+        return;
+    if (o->sleep_after_ms > 0 &&
+        clock_ms_since(atomic_load(&v->last_work_ns)) >= (double)o->sleep_after_ms)
+        belt_stage(s->work->belt, &sleep);
+    else if (clock_ms_since(atomic_load(&v->last_proof_ns)) >= o->probe_every_ms)
         belt_stage(s->work->belt, &probe);
 }
 
@@ -271,7 +276,7 @@ static int claim(struct staging *s, bool ahead, struct error *err)
     if (n > 0)
         stage(s, jobs, n, ahead, start_ns);
     else if (!s->rang)
-        probe_if_due(s);
+        pass_the_time(s);
     return OK;
 }
 

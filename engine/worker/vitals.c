@@ -33,6 +33,10 @@ static const struct metric metric_rows[N_METRICS] = {
     [M_STORE_BATCH] = METRIC(METRIC_HISTOGRAM, "pe_store_batch_seconds", NULL,
                              "storing and completing what was encoded together"),
     [M_STORE] = METRIC(METRIC_HISTOGRAM, "pe_store_seconds", NULL, "storing a result"),
+    [M_ASLEEP] = METRIC(METRIC_GAUGE, "pe_engine_asleep", NULL,
+                        "1 while the weights are in the host's memory"),
+    [M_WAKE] =
+        METRIC(METRIC_HISTOGRAM, "pe_wake_seconds", NULL, "bringing the weights back to the GPUs"),
 };
 
 void vitals_init(struct vitals *v)
@@ -41,6 +45,7 @@ void vitals_init(struct vitals *v)
     memcpy(v->metrics, metric_rows, sizeof(v->metrics));
     for (int i = 0; i < N_STEPS; i++)
         atomic_store(&v->pulses[i].rests, true);
+    atomic_store(&v->last_work_ns, clock_now_ns());
 }
 
 void vitals_advance(struct vitals *v, enum step step)
@@ -57,6 +62,12 @@ void vitals_resume(struct vitals *v, enum step step)
 {
     vitals_advance(v, step);
     atomic_store(&v->pulses[step].rests, false);
+}
+
+void vitals_note_sleep(struct vitals *v, bool is_asleep)
+{
+    atomic_store(&v->is_asleep, is_asleep);
+    metric_set(&v->metrics[M_ASLEEP], is_asleep);
 }
 
 void vitals_note_proof(struct vitals *v, bool good)

@@ -29,6 +29,8 @@ enum {
     M_ENCODE,
     M_STORE_BATCH,
     M_STORE,
+    M_ASLEEP,
+    M_WAKE,
     N_METRICS
 };
 
@@ -47,6 +49,8 @@ struct vitals {
     _Atomic double tokens_per_s;     /* what is computed and stored, of late; 0: not known yet */
     _Atomic int64_t last_contact_ns; /* when Q answered last */
     _Atomic int64_t last_proof_ns;   /* when a forward pass was tried last, and how it went */
+    _Atomic int64_t last_work_ns;    /* when a batch was encoded last, or sleeping failed */
+    _Atomic bool is_asleep;          /* the engine */
     _Atomic bool proof_failed, queue_is_away, cache_is_away;
 };
 
@@ -56,6 +60,7 @@ void vitals_advance(struct vitals *v, enum step step); /* it does not hang */
 /* It waits for work, for another step or for its next try, or has ended: it need not advance. */
 void vitals_rest(struct vitals *v, enum step step);
 void vitals_resume(struct vitals *v, enum step step);
+void vitals_note_sleep(struct vitals *v, bool is_asleep);
 /* A forward pass came to its end. */
 void vitals_note_proof(struct vitals *v, bool good);
 /* Notes whether Q answered. A failure is counted, and logged; that Q is away, once. Returns rc. */

@@ -283,6 +283,10 @@ bool worker_is_ready(struct worker *w, char *why, size_t cap)
         snprintf(why, cap, "the last forward pass failed, %.0f s ago", proof_ms / 1e3);
         return false;
     }
+    if (atomic_load(&w->vitals.is_asleep)) {
+        snprintf(why, cap, "ready; asleep");
+        return true;
+    }
     snprintf(why, cap, "ready; the last forward pass was good, %.0f s ago", proof_ms / 1e3);
     return true;
 }

@@ -27,9 +27,10 @@ struct worker_options {
     int64_t budget_tokens; /* of a batch */
     int max_jobs;          /* of a batch */
     int64_t result_ttl_ms;
-    int register_every_ms; /* the model's card */
-    int probe_every_ms;    /* a forward pass of one token, while there is no work */
-    int hang_ms;           /* a step that does not advance for so long: all is given up */
+    int register_every_ms;  /* the model's card */
+    int probe_every_ms;     /* a forward pass of one token, while there is no work */
+    int64_t sleep_after_ms; /* without work the engine sleeps after so long; 0: it never does */
+    int hang_ms;            /* a step that does not advance for so long: all is given up */
 };
 
 /* Takes over until worker_stop(): the engine, which was proven just now, and the registration,

@@ -32,7 +32,9 @@ int cpu_open(struct device **out, const struct device_options *options, struct e
         rc = error_set(err, ERR_MEM, "cpu: no memory for the scales of %d rows", d->max_rows);
         goto out;
     }
-    if ((rc = pool_start(&d->pool, options->n_threads, err)) != OK)
+    if ((options->like != NULL &&
+         (rc = cpu_float8_widen(d, options->like->rounded_width, err)) != OK) ||
+        (rc = pool_start(&d->pool, options->n_threads, err)) != OK)
         goto out;
     *out = d;
     d = NULL;

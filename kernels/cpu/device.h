@@ -93,8 +93,10 @@ int cpu_matrix_view(struct device *d, struct matrix **out, const struct matrix *
                     struct error *err);
 
 /* float8.c. reserve: the type of a new matrix, and what it needs of the device's and of its own for
- * float8. round_weights: decoded rows, from row `row` on, to values of that type. rows: a product's
- * T rows at *x; in float8 *x becomes those that the device has rounded. ERR_MEM; ERR_SIZE. */
+ * float8. widen: place for rounded rows of K numbers. round_weights: decoded rows, from row `row`
+ * on, to values of that type. rows: a product's T rows at *x; in float8 *x becomes those that the
+ * device has rounded. ERR_MEM; ERR_SIZE. */
+int cpu_float8_widen(struct device *d, int K, struct error *err);
 int cpu_float8_reserve(struct device *d, struct matrix *m, struct error *err);
 void cpu_round_weights(float *rows, const struct matrix *m, int row, int n_rows);
 int cpu_float8_rows(struct device *d, const void **x, const struct matrix *w, int T,

@@ -8,26 +8,30 @@
 #include "base/size.h"
 #include "kernels/cpu/device.h"
 
-int cpu_float8_reserve(struct device *d, struct matrix *m, struct error *err)
+int cpu_float8_widen(struct device *d, int K, struct error *err)
 {
     size_t n, bytes;
     bf16 *rows;
 
+    if (K <= d->rounded_width)
+        return OK;
+    if (!size_mul(&n, (size_t)d->max_rows, (size_t)K) || !size_mul(&bytes, n, sizeof(*rows)) ||
+        (rows = realloc(d->rounded, bytes)) == NULL)
+        return error_set(err, ERR_MEM, "cpu: no memory for %d rows of %d numbers", d->max_rows, K);
+    d->rounded = rows;
+    d->rounded_width = K;
+    return OK;
+}
+
+int cpu_float8_reserve(struct device *d, struct matrix *m, struct error *err)
+{
     m->type = d->act;
     if (!d->float8 || !float8_serves(m->N, m->K))
         return OK;
     m->type = DTYPE_F8_E4M3;
     if ((m->scales = calloc((size_t)m->N, sizeof(*m->scales))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for the scales of %d rows", m->N);
-    if (m->K <= d->rounded_width)
-        return OK;
-    if (!size_mul(&n, (size_t)d->max_rows, (size_t)m->K) || !size_mul(&bytes, n, sizeof(*rows)) ||
-        (rows = realloc(d->rounded, bytes)) == NULL)
-        return error_set(err, ERR_MEM, "cpu: no memory for %d rows of %d numbers", d->max_rows,
-                         m->K);
-    d->rounded = rows;
-    d->rounded_width = m->K;
-    return OK;
+    return cpu_float8_widen(d, m->K, err);
 }
 
 void cpu_round_weights(float *rows, const struct matrix *m, int row, int n_rows)

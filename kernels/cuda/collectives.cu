@@ -48,6 +48,7 @@ void cuda_collectives_abort(struct device *d)
         return;
     comm = c->comm;
     c->comm = NULL;
+    cuda_recordings_forget(d); /* NCCL waits, without an end, for all that recorded its calls */
     ncclCommAbort(comm);
 }
 
@@ -101,7 +102,7 @@ void cuda_leave(struct device *d)
 
     if (c != NULL && c->comm != NULL && group_check(d->group, &err) != OK)
         cuda_collectives_abort(d); /* the others do not come to an orderly end */
-    cuda_recordings_forget(d);     /* NCCL waits for the end of what recorded its calls */
+    cuda_recordings_forget(d);
     if (c != NULL && c->comm != NULL &&
         settle(d, "ncclCommFinalize", ncclCommFinalize(c->comm), 0, &err) == OK)
         ncclCommDestroy(c->comm);
@@ -113,11 +114,14 @@ void cuda_leave(struct device *d)
 int cuda_join(struct device *d, struct group *group, struct error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    int rank = group_rank(group), rc = OK;
     ncclResult_t status;
     ncclUniqueId id = {};
+    int rank, rc = OK;
 
     cuda_leave(d);
+    if (group == NULL)
+        return OK;
+    rank = group_rank(group);
     if ((d->collectives = (struct collectives *)calloc(1, sizeof(*d->collectives))) == NULL)
         return error_set(err, ERR_MEM, "cuda: no memory for the group");
     d->group = group;
@@ -142,13 +146,12 @@ out:
     return rc;
 }
 
-/* Before each: whether there is somebody to exchange with. */
-static int begin_exchange(struct device *d, struct error *err)
+/* Whether there is somebody to exchange with. */
+static int is_joined(const struct device *d, struct error *err)
 {
     if (d->collectives == NULL || d->collectives->comm == NULL)
         return error_set(err, ERR_GPU, "cuda: gpu %d: its group is %s", d->gpu,
                          d->collectives == NULL ? "none" : "aborted");
-    cuda_recording_exchanges(d);
     return OK;
 }
 
@@ -158,7 +161,7 @@ int cuda_all_reduce(struct device *d, float *y, size_t n, struct error *err)
 
     if (n == 0 || d->rehearses)
         return OK;
-    if ((rc = begin_exchange(d, err)) != OK)
+    if ((rc = is_joined(d, err)) != OK)
         return rc;
     NCCL_TRY(ncclAllReduce(y, y, n, ncclFloat32, ncclSum, d->collectives->comm, d->stream));
 out:
@@ -171,7 +174,7 @@ int cuda_all_gather(struct device *d, void *to, const void *from, size_t bytes, 
 
     if (bytes == 0 || d->rehearses)
         return OK;
-    if ((rc = begin_exchange(d, err)) != OK)
+    if ((rc = is_joined(d, err)) != OK)
         return rc;
     NCCL_TRY(ncclAllGather(from, to, bytes, ncclUint8, d->collectives->comm, d->stream));
 out:
@@ -184,7 +187,7 @@ int cuda_broadcast(struct device *d, void *data, size_t bytes, int root, struct 
 
     if (bytes == 0 || d->rehearses)
         return OK;
-    if ((rc = begin_exchange(d, err)) != OK)
+    if ((rc = is_joined(d, err)) != OK)
         return rc;
     NCCL_TRY(ncclBroadcast(data, data, bytes, ncclUint8, root, d->collectives->comm, d->stream));
 out:

@@ -21,7 +21,7 @@ void cuda_leave(struct device *d)
 
 int cuda_join(struct device *d, struct group *group, struct error *err)
 {
-    if (group_n_ranks(group) > 1)
+    if (group != NULL && group_n_ranks(group) > 1)
         return error_set(err, ERR_INPUT,
                          "cuda: a group of %d GPUs: this program was built without NCCL, which "
                          "they exchange by",

@@ -22,6 +22,7 @@ static void cuda_close(struct device *d)
     float8_close(d);
     pool_stop(d->pool);
     hopper_close(d);
+    cuda_sleeping_close(d);
     if (d->waited != NULL)
         cudaEventDestroy(d->waited);
     if (d->stream != NULL)
@@ -95,7 +96,7 @@ static int cuda_open(struct device **out, const struct device_options *options, 
     if ((rc = pool_start(&d->pool, options->n_threads > 0 ? options->n_threads : 1, err)) != OK ||
         (rc = hopper_open(d, err)) != OK || (rc = float8_open(d, options, err)) != OK ||
         (rc = cuda_downloads_open(d, err)) != OK || (rc = cuda_recordings_open(d, err)) != OK ||
-        (rc = cuda_matmul_open(d, err)) != OK)
+        (rc = cuda_matmul_open(d, err)) != OK || (rc = cuda_sleeping_open(d, options, err)) != OK)
         goto out;
     cuda_note_memory(d);
     *out = d;
@@ -156,7 +157,7 @@ static void cuda_release(struct device *d, void *memory)
     /* cudaFree waits for what is on the stream, and that without an end */
     if (d->group != NULL && memory != NULL)
         cuda_wait_stream(d, d->stream, NULL);
-    cudaFree(memory);
+    cuda_weights_free(d, memory);
 }
 
 static int cuda_upload(struct device *d, void *to, const void *from, size_t bytes,
@@ -215,7 +216,7 @@ extern "C" const struct ops *ops_cuda(void)
         .open = cuda_open,
         .close = cuda_close,
         .bind = cuda_bind,
-        .alloc = cuda_alloc,
+        .alloc = cuda_weights_alloc,
         .release = cuda_release,
         .upload = cuda_upload,
         .download = cuda_download,
@@ -241,6 +242,11 @@ extern "C" const struct ops *ops_cuda(void)
         .table_free = cuda_table_free,
         .table_bytes = cuda_table_bytes,
         .loading_end = cuda_loading_end,
+        .save = cuda_save,
+        .saved_bytes = cuda_saved_bytes,
+        .saved_free = cuda_saved_free,
+        .sleep = cuda_sleep,
+        .wake = cuda_wake,
         .matrix_view = cuda_matrix_view,
         .plan_size = cuda_plan_size,
         .measure = cuda_measure,

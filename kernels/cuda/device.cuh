@@ -20,6 +20,7 @@ struct hopper;
 struct recordings;
 struct downloads;
 struct loading;
+struct sleeping;
 
 struct device {
     bool rehearses; /* no collectives, no recording */
@@ -40,9 +41,10 @@ struct device {
     struct hopper *hopper; /* NULL: this GPU is none */
     struct recordings *recordings;
     struct downloads *downloads;
-    struct pool *pool;       /* host threads: they fill what goes to the GPU */
-    struct loading *loading; /* NULL but while weights are loaded */
-    size_t least_free;       /* of the GPU's memory, at any time since it was opened */
+    struct pool *pool;         /* host threads: they fill what goes to the GPU */
+    struct loading *loading;   /* NULL but while weights are loaded */
+    struct sleeping *sleeping; /* NULL: its weights stay where they are */
+    size_t least_free;         /* of the GPU's memory, at any time since it was opened */
 };
 
 enum { MAX_RANGES = 3 }; /* of a view: query, key and value heads are the most */
@@ -194,6 +196,13 @@ static __device__ inline float warp_sum(float x)
 extern "C" {
 /* cudaMalloc, and what is left is noted. */
 int cuda_alloc(struct device *d, void **out, size_t bytes, struct error *err);
+/* For weights: where the device sleeps, from what leaves then, until their end. What it gave is
+ * freed by the other; NULL is fine. */
+int cuda_weights_alloc(struct device *d, void **out, size_t bytes, struct error *err);
+void cuda_weights_free(struct device *d, void *memory);
+void cuda_weights_end(struct device *d);
+int cuda_sleeping_open(struct device *d, const struct device_options *options, struct error *err);
+void cuda_sleeping_close(struct device *d);
 /* Looks at what is free, for least_free; after memory was taken. */
 void cuda_note_memory(struct device *d);
 /* Rows 0 .. N - 1 of the stacked parts to `to` [N, K], device memory, as numbers of `type` (F32,
@@ -225,10 +234,9 @@ int cuda_download_marked(struct device *d, int mark, void *to, const void *from,
                          struct error *err);
 int cuda_download(struct device *d, void *to, const void *from, size_t bytes, struct error *err);
 int cuda_recordings_open(struct device *d, struct error *err);
-void cuda_recordings_forget(struct device *d); /* all runs so far */
+/* All runs so far, and one that is under way; what the GPU is at goes on to its end. */
+void cuda_recordings_forget(struct device *d);
 void cuda_recordings_close(struct device *d);
-/* What is recorded, if anything is, is of all ranks together. */
-void cuda_recording_exchanges(struct device *d);
 int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err);
 int cuda_replay(struct device *d, uint64_t key, struct error *err);
 int cuda_matmul_open(struct device *d, struct error *err);
@@ -249,6 +257,11 @@ int cuda_table_load(struct device *d, struct table **out, const void *data, enum
                     int D, struct error *err);
 void cuda_table_free(struct device *d, struct table *t);
 size_t cuda_table_bytes(const struct table *t);
+int cuda_save(struct device *d, struct saved_weights **out, struct error *err);
+size_t cuda_saved_bytes(const struct saved_weights *w);
+void cuda_saved_free(struct saved_weights *w);
+int cuda_sleep(struct device *d, struct error *err);
+int cuda_wake(struct device *d, const struct saved_weights *from, struct error *err);
 int cuda_plan_size(int T);
 int cuda_measure(struct device *d, double *bytes_per_s, double *operations_per_s,
                  struct error *err);

@@ -51,7 +51,7 @@ int cuda_table_load(struct device *d, struct table **out, const void *data, enum
     t->type = plain ? type : DTYPE_F32;
     t->D = D;
     t->bytes = (size_t)V * D * dtype_info(t->type)->bytes;
-    if ((rc = cuda_alloc(d, &t->data, t->bytes, err)) != OK ||
+    if ((rc = cuda_weights_alloc(d, &t->data, t->bytes, err)) != OK ||
         (rc = cuda_load_rows(d, t->data, t->type, &part, 1, D, V, err)) != OK)
         goto out;
     *out = t;
@@ -68,9 +68,8 @@ size_t cuda_table_bytes(const struct table *t)
 
 void cuda_table_free(struct device *d, struct table *t)
 {
-    (void)d;
     if (t == NULL)
         return;
-    cudaFree(t->data);
+    cuda_weights_free(d, t->data);
     free(t);
 }

@@ -108,7 +108,10 @@ int float8_open(struct device *d, const struct device_options *options, struct e
                          d->gpu, gpu.name, gpu.major, gpu.minor, cublasLtGetVersion());
     d->float8 = true;
     d->max_rows = options->max_rows;
-    rc = cuda_alloc(d, (void **)&d->row_scales, (size_t)d->max_rows * sizeof(float), err);
+    if ((rc = cuda_alloc(d, (void **)&d->row_scales, (size_t)d->max_rows * sizeof(float), err)) ==
+            OK &&
+        options->like != NULL)
+        rc = float8_reserve(d, options->like->n_biases, options->like->rounded_width, err);
 out:
     return rc;
 }

@@ -30,6 +30,7 @@ int cuda_loading_end(struct device *d, struct error *err)
     struct loading *l = d->loading;
     int rc = OK;
 
+    cuda_weights_end(d);
     if (l == NULL)
         return OK;
     d->loading = NULL;

@@ -618,11 +618,11 @@ static int take_matrix(struct device *d, struct matrix *m, void **rows, struct e
     m->ranges[0].n = m->N;
     if (!d->float8 || !float8_serves(m->N, m->K)) {
         m->bytes = n * size;
-        return cuda_alloc(d, &m->data, m->bytes, err);
+        return cuda_weights_alloc(d, &m->data, m->bytes, err);
     }
     m->bytes = n + (size_t)m->N * sizeof(float);
-    if ((rc = cuda_alloc(d, &m->data, n, err)) != OK ||
-        (rc = cuda_alloc(d, &scales, (size_t)m->N * sizeof(float), err)) != OK)
+    if ((rc = cuda_weights_alloc(d, &m->data, n, err)) != OK ||
+        (rc = cuda_weights_alloc(d, &scales, (size_t)m->N * sizeof(float), err)) != OK)
         return rc;
     m->scales = (float *)scales;
     if ((rc = float8_reserve(d, m->N, m->K, err)) != OK)
@@ -778,12 +778,11 @@ out:
 
 void cuda_matrix_free(struct device *d, struct matrix *m)
 {
-    (void)d;
     if (m == NULL)
         return;
     if (!m->is_view) {
-        cudaFree(m->data);
-        cudaFree(m->scales);
+        cuda_weights_free(d, m->data);
+        cuda_weights_free(d, m->scales);
     }
     free(m);
 }

@@ -15,7 +15,7 @@ struct recording {
 struct recordings {
     struct recording list[MAX_RECORDINGS];
     int n;
-    bool capturing, exchanges; /* exchanges: with other ranks, in what is captured */
+    bool capturing;
 };
 
 static void forget(struct recordings *r)
@@ -33,10 +33,26 @@ int cuda_recordings_open(struct device *d, struct error *err)
     return OK;
 }
 
+static void drop_capture(struct device *d)
+{
+    struct recordings *r = d->recordings;
+    cudaGraph_t left = NULL;
+
+    if (!r->capturing)
+        return;
+    r->capturing = false;
+    cudaStreamEndCapture(d->stream, &left);
+    if (left != NULL)
+        cudaGraphDestroy(left);
+    cudaGetLastError();
+}
+
 void cuda_recordings_forget(struct device *d)
 {
-    if (d->recordings != NULL)
-        forget(d->recordings);
+    if (d->recordings == NULL)
+        return;
+    drop_capture(d);
+    forget(d->recordings);
 }
 
 void cuda_recordings_close(struct device *d)
@@ -54,31 +70,18 @@ static struct recording *find(struct recordings *r, uint64_t key)
     return NULL;
 }
 
-void cuda_recording_exchanges(struct device *d)
-{
-    d->recordings->exchanges = true;
-}
-
 int cuda_record(struct device *d, uint64_t key, bool *known, struct error *err)
 {
     struct recordings *r = d->recordings;
     struct recording *found = find(r, key);
-    cudaGraph_t left = NULL;
     int rc = OK;
 
-    if (r->capturing) { /* of a run that failed */
-        r->capturing = false;
-        cudaStreamEndCapture(d->stream, &left);
-        if (left != NULL)
-            cudaGraphDestroy(left);
-        cudaGetLastError();
-    }
+    drop_capture(d); /* of a run that failed */
     *known = found != NULL && found->graph != NULL && !d->rehearses;
     if (*known || found == NULL || d->rehearses)
         return OK;
     CUDA_TRY(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
     r->capturing = true;
-    r->exchanges = false;
 out:
     return rc;
 }
@@ -103,13 +106,6 @@ int cuda_replay(struct device *d, uint64_t key, struct error *err)
         CUDA_TRY(cudaStreamEndCapture(d->stream, &graph));
         CUDA_TRY(cudaGraphInstantiate(&found->graph, graph, 0));
         cuda_note_memory(d);
-        /* a rank that went ahead would wait on its GPU, and this one in the driver for that GPU */
-        if (r->exchanges) {
-            CUDA_TRY(cudaGraphUpload(found->graph, d->stream));
-            if ((rc = cuda_wait_stream(d, d->stream, err)) != OK ||
-                (rc = group_barrier(d->group, err)) != OK)
-                goto out;
-        }
     }
     CUDA_TRY(cudaGraphLaunch(found->graph, d->stream));
 out:

@@ -38,6 +38,7 @@ static struct model_card ltx_card(const char *id, char weights)
     c.video_width = 4096;
     c.audio_width = 2048;
     snprintf(c.ltx_version, sizeof(c.ltx_version), "2.5.0");
+    c.is_asleep = true;
     return c;
 }
 
@@ -355,7 +356,7 @@ static void a_bad_card_takes_no_other_with_it(void)
     static const char *const edits[][2] = {
         /* what of a good card is replaced, by what */
         {"{", "["},
-        {"\"version\":3", "\"version\":2"},
+        {"\"version\":4", "\"version\":3"},
         {"\"id\":\"m\"", "\"id\":\"n\""},
         {"\"id\":\"m\"", "\"id\":\"m\",\"id\":\"m\""},
         {"\"id\":\"m\"", "\"id\":7"},

@@ -204,6 +204,35 @@ static int wait_for_one_who_stays_away(struct rank *r, struct error *e)
     return OK;
 }
 
+/* The same where what waits was recorded, and where it is under way. */
+static int wait_in_a_recorded_run(struct rank *r, struct error *e)
+{
+    struct error got = {0};
+    int64_t start;
+    int rc = OK;
+
+    for (int round = 0; round < 4 && rc == OK; round++) {
+        bool known;
+        if (round == 3 && r->rank == r->n_ranks - 1) {
+            while (group_check(r->group, &got) == OK)
+                clock_pause_ms(1);
+            return OK;
+        }
+        start = clock_now_ns();
+        if ((rc = ops->record(r->d, 3, &known, &got)) == OK &&
+            (known || (rc = ops->all_reduce(r->d, r->there, LARGEST, &got)) == OK) &&
+            (rc = ops->replay(r->d, 3, &got)) == OK)
+            rc = ops->sync(r->d, &got);
+        if (rc != OK && round < 3)
+            return error_set(e, ERR_FORMAT, "rank %d, round %d: %s", r->rank, round, got.text);
+    }
+    if (rc != ERR_GPU || strstr(got.text, "3000 ms") == NULL)
+        return error_set(e, ERR_FORMAT, "rank %d: %d: %s", r->rank, rc, got.text);
+    if (clock_ms_since(start) > 5 * SHORT_MS)
+        return error_set(e, ERR_FORMAT, "rank %d: after %.0f ms", r->rank, clock_ms_since(start));
+    return OK;
+}
+
 static void *rank_main(void *arg)
 {
     struct device_options options = {.act = DTYPE_BF16, .n_threads = 1};
@@ -308,6 +337,11 @@ static void two_ranks_in_time(void)
     in_ranks(2, LONG_MS, exchange_timed);
 }
 
+static void nobody_waits_for_ever_in_a_recorded_run(void)
+{
+    in_ranks(2, SHORT_MS, wait_in_a_recorded_run);
+}
+
 /* Whether there is such a GPU; else why not, in `err`. */
 static bool has_gpu(int gpu)
 {
@@ -342,6 +376,7 @@ int main(int argc, char **argv)
     RUN(two_ranks_exchange_in_recorded_runs);
     RUN(two_ranks_learn_of_an_abort);
     RUN(nobody_waits_for_ever);
+    RUN(nobody_waits_for_ever_in_a_recorded_run);
     if (says_times)
         RUN(two_ranks_in_time);
     return check_result();

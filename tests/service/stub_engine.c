@@ -16,7 +16,8 @@
  *     STUB_FREE_HANG  a number of states: a result of so many is freed for ever, after it was
  * stored STUB_BROKEN     an id: on a batch that holds it the device fails STUB_SLOW       an id: a
  * batch that holds it takes a second and a half STUB_SICK       a path: while a file is there, a
- * forward pass of one token is out of memory STUB_MEMORY     prompts; a batch of more is out of
+ * forward pass of one token is out of memory STUB_FULL  a path: while a file is there, it does not
+ * wake STUB_MEMORY     prompts; a batch of more is out of
  * memory */
 #include <signal.h>
 #include <stdio.h>
@@ -31,6 +32,7 @@ enum { VOCABULARY = 1 << 20 };
 
 struct engine {
     struct engine_info info;
+    bool is_asleep;
     const char *weights, *sick;
     long ms, poison, hang, slow, broken, memory; /* -1: not set */
     _Atomic uint64_t steps;
@@ -80,6 +82,29 @@ int engine_warm(struct engine *e, double *seconds, struct error *err)
     (void)err;
     *seconds = 0.0;
     return OK;
+}
+
+int engine_sleep(struct engine *e, struct error *err)
+{
+    (void)err;
+    e->is_asleep = true;
+    return OK;
+}
+
+int engine_wake(struct engine *e, double *seconds, struct error *err)
+{
+    const char *full = getenv("STUB_FULL");
+
+    if (full != NULL && access(full, F_OK) == 0)
+        return error_set(err, ERR_MEM, "stub: others have the memory");
+    *seconds = e->is_asleep ? 0.25 : 0.0;
+    e->is_asleep = false;
+    return OK;
+}
+
+bool engine_is_asleep(const struct engine *e)
+{
+    return e->is_asleep;
 }
 
 void engine_close(struct engine *e)

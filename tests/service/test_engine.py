@@ -617,6 +617,58 @@ class Health(Case):
         wait_until(lambda: self.admin("e", "/readyz")[0] == 200, 10, "the good proof")
 
 
+class Sleep(Case):
+    def residence(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/v1/models")
+        model, = json.loads(connection.getresponse().read())["models"]
+        connection.close()
+        return model["residence"]
+
+    def is_asleep(self):
+        return self.admin("e", "/readyz") == (200, "ready; asleep\n")
+
+    def test_it_sleeps_without_work_and_wakes_for_some(self):
+        self.engine("e", "--sleep-after=2", "--probe-every=1")
+        self.service()
+        self.assertEqual(self.encode(["one"])[0], 200)
+        self.assertEqual(self.metric("e", "pe_engine_asleep"), 0)
+        self.assertEqual(self.residence(), "awake")
+        wait_until(self.is_asleep, 10, "the sleep")
+        self.assertEqual(self.metric("e", "pe_engine_asleep"), 1)
+        wait_until(lambda: self.residence() == "asleep", 10, "the card")
+        time.sleep(2.5)  # longer than from one probe to the next
+        self.assertTrue(self.is_asleep())
+        self.assertEqual(self.metric("e", "pe_wake_seconds_count"), 0)
+
+        self.assertEqual(self.encode(["two"])[0], 200)
+        self.assertEqual(self.metric("e", "pe_wake_seconds_count"), 1)
+        self.assertEqual(self.metric("e", "pe_wake_seconds_sum"), 0.25)
+        self.assertEqual(self.metric("e", "pe_engine_asleep"), 0)
+        self.assertRegex(self.admin("e", "/readyz")[1], "ready; the last forward pass was good")
+        wait_until(lambda: self.residence() == "awake", 10, "the card")
+        wait_until(self.is_asleep, 10, "the next sleep")
+
+    def test_it_never_sleeps_unasked(self):
+        self.engine("e")
+        time.sleep(3)
+        self.assertEqual(self.metric("e", "pe_engine_asleep"), 0)
+
+    def test_work_waits_while_others_have_the_memory(self):
+        full = self.dir / "full"
+        self.engine("e", "--sleep-after=1", STUB_FULL=str(full))
+        self.service()
+        wait_until(self.is_asleep, 10, "the sleep")
+        full.write_text("")
+        status, body = self.encode(["one"], wait=0)
+        self.assertEqual(status, 202)
+        wait_until(lambda: "wake_failed" in (self.dir / "e.log").read_text(), 5)
+        full.unlink()
+        self.assertEqual(self.encode(["one"])[0], 200)
+        self.assertEqual(self.metric("e", "pe_wake_seconds_count"), 1)
+        self.assertEqual(self.metric("e", 'pe_jobs_total{outcome="failed"}'), 0)
+
+
 if __name__ == "__main__":
     if shutil.which("redis-server") is None:
         print("SKIPPED: no redis-server")
