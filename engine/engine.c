@@ -354,13 +354,6 @@ const struct engine_route *engine_last_route(const struct engine *e)
     return &e->last;
 }
 
-const char *engine_strategy_name(enum engine_strategy strategy)
-{
-    static const char *const names[] = {"auto", "sharded", "replicated", "measured"};
-
-    return names[strategy];
-}
-
 uint64_t engine_steps(const struct engine *e)
 {
     uint64_t steps = 0;

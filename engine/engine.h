@@ -44,6 +44,22 @@ enum engine_strategy {
     ENGINE_MEASURED    /* all by measured times */
 };
 
+/* What of the weights each rank has in its memory. */
+enum engine_residency {
+    ENGINE_RESIDENCY_AUTO,       /* all, where every rank's device has room for it, as a CPU has;
+                                    else a share */
+    ENGINE_RESIDENCY_REPLICATED, /* all, for batches of either strategy */
+    ENGINE_RESIDENCY_SHARDED     /* a share: every batch is sharded, and nothing else of the files
+                                    is read */
+};
+enum engine_shard_by {
+    ENGINE_BY_TENSOR, /* of each layer's matrices the rank's part, and all of the connectors, whose
+                         rows are what is shared there */
+    ENGINE_BY_LAYER   /* some layers and connector blocks, whole, in their order, balanced by bytes:
+                         ranks work one after another, which takes the fewest exchanges and the most
+                         time. A rank's step, for deadline_ms, is then all of its layers. */
+};
+
 /* Which ranks have a prompt's tensors after a batch. */
 enum engine_place {
     ENGINE_PLACE_OWNER, /* the one that it is given to; all that a caller of one process needs */
@@ -96,8 +112,10 @@ struct engine_options {
                                         same calls in the same order */
     int rank;                        /* with a group: which */
     enum engine_strategy strategy;
-    const char *routes; /* file that keeps measured times, written by engine_warm()
-                           where they decide; NULL: they are measured each time */
+    const char *routes;              /* file that keeps measured times, written by engine_warm()
+                                        where they decide; NULL: they are measured each time */
+    enum engine_residency residency; /* sharded: not with ENGINE_REPLICATED */
+    enum engine_shard_by shard_by;   /* where it comes to that */
     enum engine_place place;
     const char *const *left_out; /* [n_left_out] devices, by name, that are to have no rank */
     int n_left_out;
@@ -107,8 +125,9 @@ struct engine_options {
     bool sleeps;                /* engine_sleep() will be called; room for a copy of the weights in
                                    the host's memory is made sure of. Not on a CPU. */
     const struct engine *share; /* one of this process, not being opened or closed meanwhile, or
-                                   NULL: where its files, backend, compute, n_ranks and sleeps are
-                                   the same, so are the weights: none are loaded, none taken.
+                                   NULL: where its files, backend, compute, n_ranks, residency,
+                                   shard_by and sleeps are the same, so are the weights: none are
+                                   loaded, none taken.
                                    Either may be closed first. */
     int n_threads;              /* of all ranks together; 0: one a core */
     int max_batch_tokens;       /* activations of each rank are sized for this; 0:
@@ -132,12 +151,14 @@ struct engine_info {
     bool is_random;           /* the weights are random numbers: results mean nothing */
     char gemma_version[104];  /* "" where the model names none */
     /* what an LTX checkpoint adds; all 0 without one */
-    char ltx_version[104]; /* "2.5.0"; "" where the checkpoint names none */
-    int extractor;         /* 1: LTX-2.0; 2: LTX-2.3 and 2.5 */
-    int video_width;       /* of features and embeddings */
-    int audio_width;       /* 0: a video-only checkpoint */
-    size_t weights_bytes; /* resident on each device; on a CPU the embedding table stays in the file
-                           */
+    char ltx_version[104];           /* "2.5.0"; "" where the checkpoint names none */
+    int extractor;                   /* 1: LTX-2.0; 2: LTX-2.3 and 2.5 */
+    int video_width;                 /* of features and embeddings */
+    int audio_width;                 /* 0: a video-only checkpoint */
+    enum engine_residency residency; /* what came of ENGINE_RESIDENCY_AUTO; one rank has all */
+    enum engine_shard_by shard_by;
+    size_t weights_bytes;  /* resident on each device, on that with the largest share; on a CPU the
+                              embedding table stays in the file */
     uint64_t loaded_bytes; /* read from the files for that; 0: random weights */
     double load_s;         /* what that took, of the slowest rank */
     bool shares_weights;   /* they are those of engine_options.share */
@@ -254,7 +275,9 @@ struct engine_route {
     } ranks[ENGINE_MAX_RANKS];
 };
 const struct engine_route *engine_last_route(const struct engine *e);
-const char *engine_strategy_name(enum engine_strategy strategy); /* "sharded" */
+const char *engine_strategy_name(enum engine_strategy strategy);    /* "sharded" */
+const char *engine_residency_name(enum engine_residency residency); /* "sharded" */
+const char *engine_shard_by_name(enum engine_shard_by shard_by);    /* "tensor" */
 
 /* Computes the same and leaves it on the device, for measuring: what encoding takes without
  * the results' way out. Returns when all is computed. */

@@ -22,6 +22,8 @@ struct engine {
     enum dtype compute;
     int n_ranks, n_local, first_rank; /* of the group; of them in this process, and from which on */
     enum engine_place place;
+    enum engine_residency residency; /* as it was asked for */
+    enum engine_shard_by shard_by;
     int n_threads, max_batch_tokens, deadline_ms;
     struct router *router;
     char *routes; /* where its table is kept; NULL: nowhere */

@@ -18,6 +18,9 @@ static const struct {
 } computes[] = {{"float32", DTYPE_F32}, {"bfloat16", DTYPE_BF16}, {"float8", DTYPE_F8_E4M3}};
 static const enum engine_strategy strategies[] = {ENGINE_AUTO, ENGINE_SHARDED, ENGINE_REPLICATED,
                                                   ENGINE_MEASURED};
+static const enum engine_residency residencies[] = {
+    ENGINE_RESIDENCY_AUTO, ENGINE_RESIDENCY_REPLICATED, ENGINE_RESIDENCY_SHARDED};
+static const enum engine_shard_by shares[] = {ENGINE_BY_TENSOR, ENGINE_BY_LAYER};
 
 int engine_settings_check(const struct engine_settings *s, struct error *err)
 {
@@ -75,6 +78,8 @@ struct engine_options engine_settings_options(const struct engine_settings *s)
         .n_ranks = (int)s->ranks,
         .routes = s->routes,
         .strategy = strategies[s->strategy],
+        .residency = residencies[s->residency],
+        .shard_by = shares[s->shard_by],
         .deadline_ms = (int)s->deadline_s * 1000,
         .n_threads = s->threads > 0 ? (int)s->threads : cores_available(),
     };

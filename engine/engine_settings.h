@@ -12,7 +12,7 @@
 struct engine_settings {
     const char *model, *model_id, *routes;
     struct option_list ltx;
-    int backend, compute, strategy;
+    int backend, compute, strategy, residency, shard_by;
     int64_t threads, ranks, deadline_s;
 };
 
@@ -67,6 +67,26 @@ struct engine_settings {
          0,                                                                                         \
          "auto|sharded|replicated|measured",                                                        \
          "all ranks at each prompt, or each at its own; auto: by their number"},                    \
+        {"residency",                                                                               \
+         0,                                                                                         \
+         "PE_RESIDENCY",                                                                            \
+         OPT_CHOICE,                                                                                \
+         ENGINE_FIELD(at, residency),                                                               \
+         "auto",                                                                                    \
+         0,                                                                                         \
+         0,                                                                                         \
+         "auto|replicated|sharded",                                                                 \
+         "weights: all on each device, or a share, and all batches sharded; auto: by memory"},      \
+        {"shard-by",                                                                                \
+         0,                                                                                         \
+         "PE_SHARD_BY",                                                                             \
+         OPT_CHOICE,                                                                                \
+         ENGINE_FIELD(at, shard_by),                                                                \
+         "tensor",                                                                                  \
+         0,                                                                                         \
+         0,                                                                                         \
+         "tensor|layer",                                                                            \
+         "a share is a part of each layer, or some layers, one device after another"},              \
     {                                                                                               \
         "rank-deadline", 0, "PE_RANK_DEADLINE", OPT_INT, ENGINE_FIELD(at, deadline_s), "60", 1,     \
             3600, "S", "seconds without a step after which a rank hangs, and the engine fails"      \

@@ -24,6 +24,14 @@ static int threads_of(const struct engine *e, int rank)
     return n > 0 ? n : 1;
 }
 
+/* Batches that must be replicated leave no choice. */
+static enum engine_residency residency_of(const struct engine_options *options)
+{
+    return options->residency == ENGINE_RESIDENCY_AUTO && options->strategy == ENGINE_REPLICATED
+               ? ENGINE_RESIDENCY_REPLICATED
+               : options->residency;
+}
+
 /* A rank's place in the group, its device, its weights. */
 static int open_rank(void *arg, int rank, struct error *err)
 {
@@ -42,6 +50,8 @@ static int open_rank(void *arg, int rank, struct error *err)
         .sleeps = residence_sleeps(e->residence),
         .is_saved = residence_sleeps(e->residence) && rank == 0,
         .max_batch_tokens = e->max_batch_tokens,
+        .residency = e->residency,
+        .shard_by = e->shard_by,
         .progress = rank == 0 ? o->options->progress : NULL,
         .progress_arg = o->options->progress_arg,
         .trace = trace,
@@ -88,10 +98,10 @@ static void note_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
         report->options->progress(report->options->progress_arg, bytes_done, bytes_total);
 }
 
-/* Ranks of the host read one copy of the weights. */
+/* Ranks of the host read one copy of the weights, unless each is to have a share. */
 static bool has_one_home(const struct engine *e)
 {
-    return e->ops->is_host && e->n_local > 1;
+    return e->ops->is_host && e->n_local > 1 && e->residency != ENGINE_RESIDENCY_SHARDED;
 }
 
 /* Once for all ranks, with the threads of all, on a device that only loads. */
@@ -111,7 +121,7 @@ static int load_for_all(void *arg, int rank, struct error *err)
         .source = &e->source,
         .ops = e->ops,
         .act = device_options.act,
-        .n_ranks = e->n_ranks,
+        .portion = portion_all(e->n_ranks),
         .progress = note_progress,
         .progress_arg = &report,
     };
@@ -133,8 +143,8 @@ static int find_residence(struct engine *e, const struct engine_options *options
 
     if (other != NULL && other->ops == e->ops && other->compute == e->compute &&
         other->n_ranks == e->n_ranks && other->n_local == e->n_local &&
-        other->first_rank == e->first_rank &&
-        residence_sleeps(other->residence) == options->sleeps &&
+        other->first_rank == e->first_rank && other->residency == e->residency &&
+        other->shard_by == e->shard_by && residence_sleeps(other->residence) == options->sleeps &&
         source_is_same(&e->source, &other->source)) {
         e->residence = residence_share(other->residence);
         e->info.shares_weights = true;
@@ -150,10 +160,12 @@ static int create_router(struct engine *e, enum engine_strategy strategy, const 
 {
     static const enum routing routings[] = {ROUTING_AUTO, ROUTING_SHARDED, ROUTING_REPLICATED,
                                             ROUTING_MEASURED};
+    bool shares = e->info.residency == ENGINE_RESIDENCY_SHARDED;
     char weights[ENGINE_DIGEST_SIZE] = "-", backend[64], devices[64];
-    bool has_table = e->n_ranks > 1 && (strategy == ENGINE_AUTO || strategy == ENGINE_MEASURED);
+    bool has_table =
+        e->n_ranks > 1 && !shares && (strategy == ENGINE_AUTO || strategy == ENGINE_MEASURED);
     struct router_options options = {
-        .routing = routings[strategy],
+        .routing = shares ? ROUTING_SHARDED : routings[strategy],
         .n_ranks = e->n_ranks,
         .max_tokens = e->info.max_tokens,
         .max_batch_tokens = e->max_batch_tokens,
@@ -186,6 +198,11 @@ static int check_options(const struct engine_options *options, struct error *err
     if (options->n_ranks < 0 || options->n_ranks > ENGINE_MAX_RANKS)
         return error_set(err, ERR_INPUT, "engine: %d ranks, at most %d", options->n_ranks,
                          ENGINE_MAX_RANKS);
+    if (options->residency == ENGINE_RESIDENCY_SHARDED && options->strategy == ENGINE_REPLICATED)
+        return error_set(err, ERR_INPUT,
+                         "engine: with sharded residency no rank has all of the weights, so a "
+                         "batch cannot be replicated: leave the strategy to auto, or the "
+                         "residency");
     if (options->group != NULL && options->strategy == ENGINE_MEASURED)
         return error_set(err, ERR_INPUT,
                          "engine: measured times are for ranks of one process: those of several "
@@ -287,10 +304,17 @@ static void fill_info(struct engine *e)
     e->info.n_ranks = e->n_ranks;
     if (e->max_batch_tokens < e->info.max_tokens)
         e->info.max_tokens = e->max_batch_tokens;
+    e->info.residency = e->ranks[0]->replica->portion.kind == PORTION_ALL
+                            ? ENGINE_RESIDENCY_REPLICATED
+                            : ENGINE_RESIDENCY_SHARDED;
+    e->info.shard_by =
+        e->ranks[0]->replica->portion.kind == PORTION_LAYER ? ENGINE_BY_LAYER : ENGINE_BY_TENSOR;
     for (int i = 0; i < e->n_local; i++) {
         const struct replica *r = e->ranks[i]->replica;
-        e->info.weights_bytes = r->bytes;
-        e->info.loaded_bytes = r->loaded_bytes;
+        if (r->bytes > e->info.weights_bytes)
+            e->info.weights_bytes = r->bytes;
+        if (r->loaded_bytes > e->info.loaded_bytes)
+            e->info.loaded_bytes = r->loaded_bytes;
         if (r->load_s > e->info.load_s)
             e->info.load_s = r->load_s;
     }
@@ -301,7 +325,8 @@ static void fill_info(struct engine *e)
 _Static_assert((int)ENGINE_GROUP_ID_SIZE == (int)GROUP_ID_SIZE &&
                    (int)ENGINE_MAX_RANKS == (int)GROUP_MAX_RANKS &&
                    (int)ENGINE_MAX_RANKS <= (int)TEAM_MAX &&
-                   (int)ENGINE_MAX_RANKS <= (int)ROUTER_MAX_RANKS,
+                   (int)ENGINE_MAX_RANKS <= (int)ROUTER_MAX_RANKS &&
+                   (int)ENGINE_MAX_RANKS <= (int)PORTION_MAX_RANKS,
                "one number of ranks");
 
 int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err)
@@ -340,6 +365,8 @@ int engine_open_on(struct engine **out, const struct engine_options *options, co
     e->place = options->place;
     e->failed = options->failed;
     e->failed_arg = options->failed_arg;
+    e->residency = residency_of(options);
+    e->shard_by = options->shard_by;
     opening.e = e;
     if (e->ops == NULL) {
         rc = error_set(err, ERR_INPUT, "engine: this build has no CUDA backend");

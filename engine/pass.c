@@ -6,7 +6,8 @@
  * not kept.
  *
  * After a sharded pass all ranks have all hidden states and features, and each has its own rows of
- * the embeddings: those it writes itself, and what all have the first of them writes. */
+ * the embeddings: those it writes itself, and what all have the first of them writes. Where ranks
+ * have whole layers, a state and a prompt's embeddings are on one of them, which writes them. */
 #include <string.h>
 
 #include "engine/rank.h"
@@ -21,7 +22,8 @@ struct pass {
     const int *which;                /* [pack.B] those of the batch that are in it */
     bool features[LTX_N_MODALITIES]; /* some prompt wants them, or what comes of them */
     int modality;                    /* whose embeddings are being made */
-    bool writes, writes_all;         /* its own rows; what every rank of a sharded pass has */
+    /* its own rows; hidden states that it has; features, which every rank of a sharded pass has */
+    bool writes, writes_states, writes_features;
     /* what is in r->leaving, and where it goes */
     int n_leaving;
     struct departure {
@@ -135,7 +137,7 @@ static int on_state(void *arg, int state, const float *h, struct error *err)
     if ((p->features[LTX_VIDEO] || p->features[LTX_AUDIO]) &&
         (rc = ltx_add_state(p->r->ltx, h, err)) != OK)
         return rc;
-    for (int b = 0; p->writes_all && b < p->pack.B; b++) {
+    for (int b = 0; p->writes_states && h != NULL && b < p->pack.B; b++) {
         size_t numbers = (size_t)prompt_at(p, b)->n * D;
         int place = place_of(prompt_at(p, b)->request, state);
         if (place >= 0 &&
@@ -172,7 +174,7 @@ static int finish_modality(struct pass *p, int m, struct error *err)
             r->embedded[n_embedded++] = b;
             continue;
         }
-        if (p->writes_all &&
+        if (p->writes_features &&
             (rc = write_rows(p, b, ENGINE_FEATURES, m, 0, features + (size_t)p->pack.begin[b] * W,
                              prompt_at(p, b)->n, err)) != OK)
             return rc;
@@ -300,7 +302,7 @@ static int rehearse(const struct pass *pass, struct error *err)
     struct rank *r = p.r;
     int rc, synced;
 
-    p.writes = p.writes_all = false;
+    p.writes = p.writes_states = p.writes_features = false;
     r->ops->rehearse(r->device, true);
     rc = compute(&p, err);
     synced = r->ops->sync(r->device, rc == OK ? err : NULL);
@@ -319,8 +321,10 @@ static int run_passes(struct rank *r, const struct rank_batch *batch, struct err
         struct pass pass = {.r = r, .batch = batch, .which = batch->which + done};
         int synced;
         pass.writes = batch->results != NULL || batch->placed;
-        pass.writes_all =
+        pass.writes_features =
             pass.writes && (!batch->sharded || batch->placed || group_rank(r->options.group) == 0);
+        pass.writes_states =
+            r->replica->portion.kind == PORTION_LAYER ? pass.writes : pass.writes_features;
         done += fill_pack(r, &pass.pack, batch, done);
         rc = OK;
         if (batch->sharded && is_new_shape(&pass))

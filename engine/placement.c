@@ -96,6 +96,43 @@ static int gather_rows(struct rank *r, struct engine_tensor *t, struct error *er
     return r->ops->all_gather(r->device, t->data, (char *)t->data + number * piece, piece, err);
 }
 
+/* Where ranks have whole layers, a state is on the one that made it. */
+static int send_states(struct rank *r, const struct engine_tensor *t,
+                       const struct engine_request *request, struct error *err)
+{
+    size_t n = t->shape[0], bytes = t->bytes / n;
+    int rc = OK;
+
+    for (size_t i = 0; i < n && rc == OK; i++) {
+        int state = request->n_layers > 0 ? request->layers[i] : (int)i;
+        rc = r->ops->broadcast(r->device, (char *)t->data + i * bytes, bytes,
+                               portion_owner(&r->replica->portion, state), err);
+    }
+    return rc;
+}
+
+/* There embeddings are on the rank that has a connector's last block. */
+static int send_embeddings(struct rank *r, const struct engine_tensor *t, struct error *err)
+{
+    bool is_video = strcmp(t->name, result_tensor_name(ENGINE_EMBEDDINGS, LTX_VIDEO)) == 0;
+    int root = portion_connector_last(&r->replica->portion, is_video ? LTX_VIDEO : LTX_AUDIO);
+
+    return r->ops->broadcast(r->device, t->data, t->bytes, root, err);
+}
+
+/* Of a sharded batch: features are everywhere, and the rest comes together. */
+static int exchange_sharded(struct rank *r, struct engine_tensor *t,
+                            const struct engine_request *request, struct error *err)
+{
+    bool by_layer = r->replica->portion.kind == PORTION_LAYER;
+
+    if (request->level == ENGINE_HIDDEN_STATES && by_layer)
+        return send_states(r, t, request, err);
+    if (request->level == ENGINE_EMBEDDINGS)
+        return by_layer ? send_embeddings(r, t, err) : gather_rows(r, t, err);
+    return OK;
+}
+
 int placement_exchange(struct rank *r, const struct rank_batch *batch, struct error *err)
 {
     struct placement *p = &r->placement;
@@ -104,11 +141,10 @@ int placement_exchange(struct rank *r, const struct rank_batch *batch, struct er
     for (int i = 0; i < p->n && n_ranks_of(r) > 1; i++)
         for (int k = 0; k < p->results[i].n_tensors; k++) {
             struct engine_tensor *t = &p->results[i].tensors[k];
-            bool in_rows = batch->prompts[i].request->level == ENGINE_EMBEDDINGS;
             if (is_mask(t))
                 continue;
             if (batch->sharded)
-                rc = in_rows ? gather_rows(r, t, err) : OK;
+                rc = exchange_sharded(r, t, batch->prompts[i].request, err);
             else
                 rc = r->ops->broadcast(r->device, t->data, t->bytes, batch->rank_of[i], err);
             if (rc != OK)

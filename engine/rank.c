@@ -2,62 +2,8 @@
 
 #include <stdlib.h>
 
-#include "base/memory.h"
-#include "engine/room.h"
+#include "engine/residency.h"
 #include "kernels/group.h"
-
-static int count_room(void *arg, struct room *out, enum dtype compute, int max_batch_tokens,
-                      struct error *err)
-{
-    const struct rank *r = arg;
-    const struct source *s = r->options.source;
-    enum dtype table;
-    int rc;
-
-    if ((rc = source_table_type(s, &table, err)) != OK)
-        return rc;
-    rc = room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, r->ops, compute,
-                    max_batch_tokens, err);
-    if (r->options.home->device != NULL) /* the weights are there */
-        out->weights = 0;
-    return rc;
-}
-
-/* For its weights, asleep. */
-static int check_host(struct rank *r, struct error *err)
-{
-    struct room room;
-    uint64_t available;
-    int rc;
-
-    if (!r->options.is_saved || r->options.home->device != NULL)
-        return OK;
-    if ((rc = count_room(r, &room, r->options.compute, r->options.max_batch_tokens, err)) != OK ||
-        (rc = memory_available(&available, err)) != OK)
-        return rc;
-    if (room.weights <= available)
-        return OK;
-    return error_set(err, ERR_MEM,
-                     "to sleep takes %.1f GB of the host's memory for the weights, and %.1f are "
-                     "available",
-                     (double)room.weights / 1e9, (double)available / 1e9);
-}
-
-/* A GPU that is too small says so now, not after minutes of loading. What a CPU's memory lacks, the
- * system finds elsewhere, or nobody can tell. */
-static int check_room(struct rank *r, struct error *err)
-{
-    int most = r->options.max_batch_tokens;
-    int fewest = most < ENGINE_MAX_TOKENS ? most : ENGINE_MAX_TOKENS;
-    struct device_memory memory;
-    int rc;
-
-    if (r->ops->is_host)
-        return OK;
-    if ((rc = r->ops->memory(r->device, &memory, err)) != OK)
-        return rc;
-    return room_check(&memory, r->options.compute, most, fewest, count_room, r, err);
-}
 
 static int open_device(struct rank *r, struct error *err)
 {
@@ -98,15 +44,15 @@ static int find_weights(struct rank *r, struct error *err)
         .ops = r->ops,
         .device = r->device,
         .act = r->act,
-        .n_ranks = o->group != NULL ? group_n_ranks(o->group) : 1,
         .progress = note_progress,
         .progress_arg = &r->options,
     };
+    int rc;
 
     rank_note(r, "load");
     r->replica = &o->home->replica;
-    if (o->home->device != NULL)
-        return OK;
+    if ((rc = residency_choose(r, &options.portion, err)) != OK || o->home->device != NULL)
+        return rc;
     o->home->device = r->device;
     return replica_load(&o->home->replica, &options, err);
 }
@@ -157,8 +103,7 @@ int rank_open(struct rank **out, const struct rank_options *options, struct erro
         rc = error_set(err, ERR_MEM, "engine: no memory for %zu tokens", T);
         goto out;
     }
-    if ((rc = open_device(r, err)) != OK || (rc = check_room(r, err)) != OK ||
-        (rc = check_host(r, err)) != OK || (rc = find_weights(r, err)) != OK)
+    if ((rc = open_device(r, err)) != OK || (rc = find_weights(r, err)) != OK)
         goto out;
     replica = r->replica;
     rank_note(r, "make room");

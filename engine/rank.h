@@ -51,7 +51,9 @@ struct rank_options {
     bool sleeps;        /* as residence_create() has it */
     bool is_saved;      /* it is from this rank's weights that the copy is made */
     int max_batch_tokens;
-    struct group *group; /* NULL: it is alone */
+    struct group *group;             /* NULL: it is alone */
+    enum engine_residency residency; /* of the weights that it loads, as shard_by */
+    enum engine_shard_by shard_by;
     struct rank_trace *trace;
     engine_progress_fn *progress; /* of its loading, or NULL */
     void *progress_arg;

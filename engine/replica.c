@@ -1,17 +1,16 @@
 #include "engine/replica.h"
 
-#include <stdlib.h>
-
 #include "base/clock.h"
 
 /* Both loads as one, to whoever wants to be told. */
 struct progress {
     const struct replica_options *options;
-    uint64_t before, ltx_bytes, total; /* bytes */
+    uint64_t before, ltx_bytes, done, total; /* bytes */
 };
 
-static void tell(const struct progress *p, uint64_t bytes_done)
+static void tell(struct progress *p, uint64_t bytes_done)
 {
+    p->done = bytes_done;
     if (p->options->progress != NULL)
         p->options->progress(p->options->progress_arg, bytes_done, p->total);
 }
@@ -27,7 +26,7 @@ static void gemma_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
 
 static void ltx_progress(void *arg, uint64_t bytes_done)
 {
-    const struct progress *p = arg;
+    struct progress *p = arg;
 
     tell(p, p->before + bytes_done);
 }
@@ -37,35 +36,28 @@ static int load_files(struct replica *r, const struct replica_options *o, struct
     const struct source *s = o->source;
     struct progress p = {.options = o};
     int S = s->config.L + 1, D = s->config.D, rc;
-    struct tensor *tensors;
-    size_t n;
 
-    if (s->checkpoint != NULL) {
-        if ((rc = ltx_weights_find(s->checkpoint, S, D, &tensors, &n, err)) != OK)
-            return rc;
-        for (size_t i = 0; i < n; i++)
-            p.ltx_bytes += tensors[i].bytes;
-        free(tensors);
-    }
-    if ((rc = weights_load(&r->weights, s->file, o->ops, o->device, o->n_ranks, gemma_progress, &p,
+    if ((s->checkpoint != NULL &&
+         (rc = ltx_weights_bytes(s->checkpoint, S, D, &o->portion, &p.ltx_bytes, err)) != OK) ||
+        (rc = weights_load(&r->weights, s->file, &o->portion, o->ops, o->device, gemma_progress, &p,
                            err)) != OK ||
         (s->checkpoint != NULL &&
-         (rc = ltx_weights_load(&r->ltx_weights, s->checkpoint, S, D, o->ops, o->device, o->act,
-                                ltx_progress, &p, err)) != OK))
+         (rc = ltx_weights_load(&r->ltx_weights, s->checkpoint, S, D, &o->portion, o->ops,
+                                o->device, o->act, ltx_progress, &p, err)) != OK))
         return rc;
-    r->loaded_bytes = p.total;
+    r->loaded_bytes = p.done;
     return OK;
 }
 
 static int make_random(struct replica *r, const struct replica_options *o, struct error *err)
 {
     const struct source *s = o->source;
-    int rc = weights_random(&r->weights, &s->config, o->ops, o->device, o->n_ranks, err);
+    int rc = weights_random(&r->weights, &s->config, &o->portion, o->ops, o->device, err);
 
     if (rc != OK || !s->has_ltx)
         return rc;
-    return ltx_weights_random(&r->ltx_weights, &s->ltx_config, s->config.L + 1, s->config.D, o->ops,
-                              o->device, o->act, err);
+    return ltx_weights_random(&r->ltx_weights, &s->ltx_config, s->config.L + 1, s->config.D,
+                              &o->portion, o->ops, o->device, o->act, err);
 }
 
 int replica_load(struct replica *out, const struct replica_options *options, struct error *err)
@@ -73,7 +65,8 @@ int replica_load(struct replica *out, const struct replica_options *options, str
     int64_t start_ns = clock_now_ns();
     int rc;
 
-    *out = (struct replica){.ops = options->ops, .device = options->device};
+    *out = (struct replica){
+        .ops = options->ops, .device = options->device, .portion = options->portion};
     rc = options->source->file == NULL ? make_random(out, options, err)
                                        : load_files(out, options, err);
     /* what loading alone needs is given back, and what was uploaded has been read */

@@ -1,5 +1,5 @@
-/* replica.h - a model's weights on one device, for the ranks that compute with them: one on a GPU,
- * all ranks of a CPU. Read-only once loaded. */
+/* replica.h - a model's weights on one device, or its rank's portion of them, for the ranks that
+ * compute with them: one on a GPU, all ranks of a CPU. Read-only once loaded. */
 #pragma once
 #include "engine/ltx/ltx_weights.h"
 #include "engine/model/weights.h"
@@ -8,6 +8,7 @@
 struct replica {
     const struct ops *ops;
     struct device *device; /* whose memory they take; borrowed */
+    struct portion portion;
     struct weights *weights;
     struct ltx_weights *ltx_weights; /* NULL: no LTX checkpoint */
     size_t bytes;                    /* resident */
@@ -20,7 +21,7 @@ struct replica_options {
     const struct ops *ops;
     struct device *device;
     enum dtype act;               /* the device's compute type */
-    int n_ranks;                  /* which will share passes over them */
+    struct portion portion;       /* what is loaded */
     engine_progress_fn *progress; /* or NULL */
     void *progress_arg;
 };

@@ -2,14 +2,16 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct residence {
     const struct ops *ops;
     bool sleeps;
     int n_homes;
     struct home homes[TEAM_MAX];
-    struct saved_weights
-        *copy; /* NULL: they never slept. Who moves the weights alone looks at it */
+    /* Of each home, or of the first for all; NULL: it never slept. Who moves the weights alone
+     * looks at them. */
+    struct saved_weights *copies[TEAM_MAX];
 
     pthread_mutex_t lock;   /* guards what follows */
     pthread_cond_t settled; /* is_moving became false */
@@ -69,6 +71,14 @@ struct residence *residence_share(struct residence *r)
     return r;
 }
 
+static void free_copies(struct residence *r)
+{
+    for (int i = 0; i < r->n_homes; i++)
+        if (r->copies[i] != NULL)
+            r->ops->saved_free(r->copies[i]);
+    memset(r->copies, 0, sizeof(r->copies));
+}
+
 static void residence_free(struct residence *r)
 {
     for (int i = 0; i < r->n_homes; i++) {
@@ -79,8 +89,7 @@ static void residence_free(struct residence *r)
         replica_free(&home->replica);
         r->ops->close(home->device);
     }
-    if (r->copy != NULL)
-        r->ops->saved_free(r->copy);
+    free_copies(r);
     source_close(&r->source);
     pthread_cond_destroy(&r->settled);
     pthread_mutex_destroy(&r->lock);
@@ -110,12 +119,26 @@ void residence_leave(struct residence *r, bool awake, struct source *source)
 
 /* ---- to and fro ---- */
 
+static bool has_shares(const struct residence *r)
+{
+    return r->homes[0].replica.portion.kind != PORTION_ALL;
+}
+
 static int save_home(void *arg, int rank, struct error *err)
 {
     struct residence *r = arg;
     int rc = r->ops->bind(r->homes[rank].device, err);
 
-    return rc == OK ? r->ops->save(r->homes[rank].device, &r->copy, err) : rc;
+    return rc == OK ? r->ops->save(r->homes[rank].device, &r->copies[rank], err) : rc;
+}
+
+static int save_all(struct residence *r, struct team *team, struct error *err)
+{
+    int rc = team_run(team, has_shares(r) ? TEAM_ALL : 1, save_home, r, NULL, err);
+
+    if (rc != OK)
+        free_copies(r);
+    return rc;
 }
 
 static int sleep_home(void *arg, int rank, struct error *err)
@@ -137,7 +160,8 @@ static int wake_home(void *arg, int rank, struct error *err)
     if (rank >= r->n_homes)
         return OK;
     rc = r->ops->bind(r->homes[rank].device, err);
-    return rc == OK ? r->ops->wake(r->homes[rank].device, r->copy, err) : rc;
+    return rc == OK ? r->ops->wake(r->homes[rank].device, r->copies[has_shares(r) ? rank : 0], err)
+                    : rc;
 }
 
 /* Whether the caller is to move the weights: then it alone does, until settle(). */
@@ -173,8 +197,8 @@ int residence_sleep(struct residence *r, struct team *team, struct error *err)
 
     if (!begin_moving(r, true))
         return OK;
-    if (r->copy == NULL)
-        rc = team_run(team, 1, save_home, r, NULL, err);
+    if (r->copies[0] == NULL)
+        rc = save_all(r, team, err);
     if (rc == OK)
         rc = team_run(team, TEAM_ALL, sleep_home, r, NULL, err);
     settle(r, true, rc == OK);

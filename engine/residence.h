@@ -2,9 +2,9 @@
  * host's memory. Engines of one process that compute with the same weights have one together, and
  * the last of them takes it with it.
  *
- * Weights sleep while all engines that have them are asleep. All ranks hold the same bytes, so one
- * copy of them, the first rank's, serves all; it is kept from the first sleep on, as weights never
- * change: whoever sleeps again copies nothing.
+ * Weights sleep while all engines that have them are asleep. Where all ranks hold the same bytes
+ * one copy of them, the first rank's, serves all; of shares there is one of each. They are kept
+ * from the first sleep on, as weights never change: whoever sleeps again copies nothing.
  *
  * Each engine calls from its own thread, and does not call from two. */
 #pragma once

@@ -111,16 +111,40 @@ static void count_table_free(struct device *d, struct table *t)
     (void)t;
 }
 
-static uint64_t table_bytes(const struct gemma_config *c, enum dtype type)
+static int count_view(struct device *d, struct matrix **out, const struct matrix *m,
+                      const struct row_range *ranges, int n_ranges, int k_begin, int K,
+                      struct error *err)
+{
+    (void)d;
+    (void)m;
+    (void)ranges;
+    (void)n_ranges;
+    (void)k_begin;
+    (void)K;
+    (void)err;
+    *out = NULL;
+    return OK;
+}
+
+static int count_clear(struct device *d, void *memory, size_t bytes, struct error *err)
+{
+    (void)d;
+    (void)memory;
+    (void)bytes;
+    (void)err;
+    return OK;
+}
+
+uint64_t room_table_bytes(const struct gemma_config *c, int n_rows, enum dtype type)
 {
     bool plain = type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
 
-    return (uint64_t)c->V * (uint64_t)c->D * (plain ? dtype_info(type)->bytes : sizeof(float));
+    return (uint64_t)n_rows * (uint64_t)c->D * (plain ? dtype_info(type)->bytes : sizeof(float));
 }
 
 int room_count(struct room *out, const struct gemma_config *gemma, const struct ltx_config *ltx,
-               enum dtype table, const struct ops *like, enum dtype compute, int max_batch_tokens,
-               struct error *err)
+               enum dtype table, const struct portion *portion, int rank, const struct ops *like,
+               enum dtype compute, int max_batch_tokens, struct error *err)
 {
     enum dtype act = rank_act(compute);
     struct ops ops = *like;
@@ -130,29 +154,33 @@ int room_count(struct room *out, const struct gemma_config *gemma, const struct 
     struct ltx_weights *ltx_weights = NULL;
     struct gemma *g = NULL;
     struct ltx *x = NULL;
-    int rc;
+    int n_ranks = portion->n_ranks, rc;
 
     *out = (struct room){0};
     ops.alloc = count_alloc;
     ops.release = count_release;
     ops.upload = count_upload;
     ops.sync = count_sync;
+    ops.clear = count_clear;
+    ops.matrix_view = count_view;
     ops.matrix_random = compute == DTYPE_F32       ? count_f32_matrix
                         : compute == DTYPE_F8_E4M3 ? count_float8_matrix
                                                    : count_bf16_matrix;
     ops.matrix_free = count_matrix_free;
     ops.matrix_bytes = count_matrix_bytes;
     ops.table_free = count_table_free;
-    if ((rc = weights_outline(&weights, gemma, &ops, device, err)) != OK ||
-        (ltx != NULL && (rc = ltx_weights_random(&ltx_weights, ltx, gemma->L + 1, gemma->D, &ops,
-                                                 device, act, err)) != OK))
+    if ((rc = weights_outline(&weights, gemma, portion, &ops, device, err)) != OK ||
+        (ltx != NULL && (rc = ltx_weights_random(&ltx_weights, ltx, gemma->L + 1, gemma->D, portion,
+                                                 &ops, device, act, err)) != OK))
         goto out;
-    out->weights = sum.bytes + (like->is_host ? 0 : table_bytes(gemma, table));
+    out->weights = sum.bytes;
+    if (!like->is_host)
+        out->weights += room_table_bytes(gemma, weights->ids.end - weights->ids.begin, table);
     sum.bytes = 0;
-    if ((rc = gemma_create(&g, gemma, weights, device, 0, 1, act, ENGINE_MAX_TOKENS,
+    if ((rc = gemma_create(&g, gemma, weights, device, rank, n_ranks, act, ENGINE_MAX_TOKENS,
                            max_batch_tokens, err)) != OK ||
-        (ltx != NULL &&
-         (rc = ltx_create(&x, ltx_weights, device, 0, 1, act, max_batch_tokens, err)) != OK))
+        (ltx != NULL && (rc = ltx_create(&x, ltx_weights, device, rank, n_ranks, act,
+                                         max_batch_tokens, err)) != OK))
         goto out;
     out->activations = sum.bytes;
     if (!like->is_host)
@@ -170,7 +198,7 @@ out:
     return rc;
 }
 
-static uint64_t total(const struct room *r)
+uint64_t room_total(const struct room *r)
 {
     return r->weights + r->activations + REST_BYTES;
 }
@@ -196,8 +224,8 @@ static int advise(char *out, size_t cap, const struct device_memory *memory, enu
             int rc = count(arg, &room, types[i], tokens, err);
             if (rc != OK)
                 return rc;
-            if (total(&room) <= memory->free) {
-                int n = snprintf(out, cap, "%.1f GB are enough", gb(total(&room)));
+            if (room_total(&room) <= memory->free) {
+                int n = snprintf(out, cap, "%.1f GB are enough", gb(room_total(&room)));
                 if (i > first)
                     n += snprintf(out + n, cap - (size_t)n, "%s", words[i]);
                 if (tokens != max_batch_tokens)
@@ -212,21 +240,23 @@ static int advise(char *out, size_t cap, const struct device_memory *memory, enu
     return OK;
 }
 
-int room_check(const struct device_memory *memory, enum dtype compute, int max_batch_tokens,
-               int min_batch_tokens, room_count_fn *count, void *arg, struct error *err)
+int room_check(const char *what, const struct device_memory *memory, enum dtype compute,
+               int max_batch_tokens, int min_batch_tokens, room_count_fn *count, void *arg,
+               struct error *err)
 {
     struct room room;
     char advice[128];
     int rc;
 
     if ((rc = count(arg, &room, compute, max_batch_tokens, err)) != OK ||
-        total(&room) <= memory->free ||
+        room_total(&room) <= memory->free ||
         (rc = advise(advice, sizeof(advice), memory, compute, max_batch_tokens, min_batch_tokens,
                      count, arg, err)) != OK)
         return rc;
     return error_set(err, ERR_MEM,
-                     "the model needs %.1f GB of the GPU's memory (weights %.1f, batches of %d "
+                     "%s needs %.1f GB of the GPU's memory (weights %.1f, batches of %d "
                      "tokens %.1f, the rest %.1f), and %.1f of its %.1f GB are free: %s",
-                     gb(total(&room)), gb(room.weights), max_batch_tokens, gb(room.activations),
-                     gb(REST_BYTES), gb(memory->free), gb(memory->total), advice);
+                     what, gb(room_total(&room)), gb(room.weights), max_batch_tokens,
+                     gb(room.activations), gb(REST_BYTES), gb(memory->free), gb(memory->total),
+                     advice);
 }

@@ -6,7 +6,8 @@
  * then 1, 2, .. prompts, on whose number alone depend the shapes of all else there: twice, as the
  * second time is the one that is recorded. Passes over the tokens are not recorded: what they are
  * told apart by would fit no request but by chance. All ranks do so at once; where there are
- * several, then the same together, as their shares have shapes of their own. */
+ * several, then the same together, as their shares have shapes of their own; together alone, where
+ * a share is all they have. */
 #include "base/clock.h"
 #include "engine/engine_private.h"
 
@@ -78,7 +79,10 @@ int engine_warm(struct engine *e, double *seconds, struct error *err)
     if ((rc = engine_wake(e, NULL, err)) != OK)
         return rc;
     start_ns = clock_now_ns();
-    if ((rc = engine_run(e, TEAM_ALL, warm_alone, e, &watch, false, err)) == OK && e->n_ranks > 1)
+    rc = e->info.residency == ENGINE_RESIDENCY_SHARDED
+             ? OK
+             : engine_run(e, TEAM_ALL, warm_alone, e, &watch, false, err);
+    if (rc == OK && e->n_ranks > 1)
         rc = engine_run(e, TEAM_ALL, warm_together, e, &watch, true, err);
     if (rc == OK)
         *seconds = clock_ms_since(start_ns) / 1e3;

@@ -1,9 +1,11 @@
-/* matrix_parts.h - rows of a weight matrix that come from several tensors, for every backend's
- * matrix_load. Pure; any thread. Private to kernels/. */
+/* matrix_parts.h - rows of a weight matrix that come from several tensors, or columns of one, for
+ * every backend's matrix_load. Only what is taken is read. Pure; any thread. Private to kernels/.
+ */
 #pragma once
 #include "kernels/ops.h"
 
-/* Sum of the parts' rows; ERR_INPUT when K is no whole number of a part's blocks. */
+/* Sum of the parts' rows; ERR_INPUT when a stored row is no whole number of a part's blocks, or has
+ * no such columns. */
 int matrix_parts_rows(int *N, const struct matrix_part *parts, int n_parts, int K,
                       struct error *err);
 

@@ -58,11 +58,14 @@ struct device_options {
                                   that one has loaded; NULL: with its own alone */
 };
 
-/* Rows of a weight matrix as a file stores them. */
+/* Rows of a weight matrix as a file stores them, or some columns of each. */
 struct matrix_part {
-    const void *data; /* host: [rows, K] */
+    const void *data; /* host: [rows, K], or [rows, stored_columns] */
     enum dtype type;  /* any that dtype_decode() reads */
     int rows;
+    /* the K columns from first_column on are taken, wherever they cut a block; 0 and 0: a stored
+     * row is K numbers, all of them taken */
+    int stored_columns, first_column;
 };
 
 /* Rows begin .. begin + n - 1 of a matrix. */
@@ -212,8 +215,9 @@ struct ops {
                    struct error *err);
 
     /* Rows of the embedding table.
-     *     h[t,d] = table[ids[t],d] * scale
-     * h [T, D] f32; ids [T] int32, each in 0..V-1 (the caller has checked) */
+     *     h[t,d] = ids[t] < 0 ? 0 : table[ids[t],d] * scale
+     * h [T, D] f32; ids [T] int32, each below V (the caller has checked); a negative one is of a
+     * row that another rank has */
     int (*embed)(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
                  float scale, struct error *err);
 

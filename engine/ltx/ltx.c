@@ -6,7 +6,10 @@
  *
  * In a sharded pass each rank makes some columns of the features, which are then gathered, and runs
  * the connectors on some rows of each prompt: with all weights, as norms of q and k run over whole
- * rows; keys and values are gathered once a block, and nothing else is exchanged. */
+ * rows; keys and values are gathered once a block, and nothing else is exchanged.
+ *
+ * Where weights are dealt out by layer, a rank adds up the states that it has, the sums of all are
+ * added up once, and connectors go from rank to rank as the decoder does. */
 #include "engine/ltx/ltx.h"
 
 #include <math.h>
@@ -22,7 +25,9 @@ static const float EPS = 1e-6f; /* of every norm here */
 struct part {
     int rank, n_ranks;
     struct share_piece columns, rows;
-    struct matrix **states; /* as the projection's: views of its rows; NULL: no columns are left */
+    struct matrix **views;  /* as the projection's states, of its rows; NULL: there are none */
+    struct matrix **states; /* what it multiplies by: views, or all there is; NULL: no columns are
+                               left */
     void *kv; /* device, [max_prompts, n_ranks * rows.each, 2W], W the wider one; mid: keys and
                  values of all rows */
 };
@@ -51,7 +56,8 @@ struct ltx {
 
     /* q, k, v and gate of a connector's first block, mid: a row's depend on that row alone, so they
      * are made of registers once, and of tokens before they go to their places among those */
-    void *register_qkvg[LTX_N_MODALITIES];    /* device, [R, 3W (+ H)]; NULL: there are no blocks */
+    void *register_qkvg[LTX_N_MODALITIES];    /* device, [R, 3W (+ H)]; NULL: there is no such
+                                                 block, or it is another rank's */
     bool has_register_qkvg[LTX_N_MODALITIES]; /* made with the first prompt */
     void *token_qkvg; /* device, [T, 3W (+ H)], W the wider one; in the place of sums that are
                          features by then */
@@ -109,10 +115,10 @@ static int take_memory(struct ltx *x, struct error *err)
         size_t row = (size_t)qkvg_width(x, (enum ltx_modality)m);
         if (c->W > 0 && (m == LTX_VIDEO || !v1))
             x->features[m] = take(x, T * c->W, sizeof(float), &rc, err);
-        if (c->L > 0) {
+        if (c->L > 0 && portion_has(&w->portion, portion_block(&w->portion, m, 0)))
             x->register_qkvg[m] = take(x, row * c->R, mid, &rc, err);
+        if (c->L > 0)
             qkvg = qkvg > row ? qkvg : row;
-        }
         W = W > (size_t)c->W ? W : (size_t)c->W;
     }
     wide = rows * (qkvg > 4 * W ? qkvg : 4 * W) * mid;
@@ -136,12 +142,8 @@ static int take_memory(struct ltx *x, struct error *err)
     return rc;
 }
 
-static int n_products(const struct ltx_weights *w)
-{
-    return (w->S + w->projection.together - 1) / w->projection.together;
-}
-
-static int view_states(struct ltx *x, struct error *err)
+/* Some rows of all that is resident, or all of it where that is the rank's part. */
+static int find_states(struct ltx *x, struct error *err)
 {
     const struct ltx_weights *w = x->weights;
     const struct ltx_projection *p = &w->projection;
@@ -149,16 +151,21 @@ static int view_states(struct ltx *x, struct error *err)
     const struct row_range rows = {columns.begin, columns.end - columns.begin};
     int rc;
 
-    if (x->part.n_ranks == 1 || rows.n == 0)
+    x->part.states = p->states;
+    if (x->part.n_ranks == 1 || w->portion.kind != PORTION_ALL)
         return OK;
-    if ((x->part.states = calloc((size_t)n_products(w), sizeof(*x->part.states))) == NULL)
+    x->part.states = NULL;
+    if (rows.n == 0)
+        return OK;
+    if ((x->part.views = calloc((size_t)p->n_products, sizeof(*x->part.views))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %d states", w->S);
-    for (int i = 0; i < n_products(w); i++) {
+    for (int i = 0; i < p->n_products; i++) {
         int n = w->S - i * p->together < p->together ? w->S - i * p->together : p->together;
-        if ((rc = x->ops->matrix_view(x->device, &x->part.states[i], p->states[i], &rows, 1, 0,
+        if ((rc = x->ops->matrix_view(x->device, &x->part.views[i], p->states[i], &rows, 1, 0,
                                       n * w->D, err)) != OK)
             return rc;
     }
+    x->part.states = x->part.views;
     return OK;
 }
 
@@ -174,6 +181,10 @@ int ltx_create(struct ltx **out, const struct ltx_weights *weights, struct devic
     x->weights = weights;
     x->ops = weights->ops;
     x->device = device;
+    if (weights->portion.kind == PORTION_LAYER) { /* what a rank has of a pass it has whole */
+        rank = 0;
+        n_ranks = 1;
+    }
     x->part.rank = rank;
     x->part.n_ranks = n_ranks;
     x->part.columns = share_columns(weights->projection.width, rank, n_ranks);
@@ -185,7 +196,7 @@ int ltx_create(struct ltx **out, const struct ltx_weights *weights, struct devic
         x->max_prompts = 1;
     if (x->max_prompts > LTX_MAX_PROMPTS)
         x->max_prompts = LTX_MAX_PROMPTS;
-    if ((rc = take_memory(x, err)) != OK || (rc = view_states(x, err)) != OK)
+    if ((rc = take_memory(x, err)) != OK || (rc = find_states(x, err)) != OK)
         goto out;
     *out = x;
     x = NULL;
@@ -207,9 +218,9 @@ void ltx_free(struct ltx *x)
         x->ops->release(x->device, x->register_qkvg[m]);
         free(x->host_first[m]);
     }
-    for (int i = 0; x->part.states != NULL && i < n_products(x->weights); i++)
-        x->ops->matrix_free(x->device, x->part.states[i]);
-    free(x->part.states);
+    for (int i = 0; x->part.views != NULL && i < x->weights->projection.n_products; i++)
+        x->ops->matrix_free(x->device, x->part.views[i]);
+    free(x->part.views);
     free(x->host_begin);
     free(x);
 }
@@ -268,6 +279,21 @@ static int scale_sums(struct ltx *x, int m, int first, struct error *err)
     return OK;
 }
 
+/* Of states that are dealt out by layer: what each rank has added up of its own becomes the sum of
+ * all, on every rank. */
+static int sum_states(struct ltx *x, struct error *err)
+{
+    const struct ltx_projection *p = &x->weights->projection;
+    size_t n = (size_t)x->T * p->width;
+    int rc;
+
+    if (x->weights->portion.kind != PORTION_LAYER)
+        return OK;
+    if (p->states == NULL && (rc = x->ops->clear(x->device, x->sums, n * sizeof(float), err)) != OK)
+        return rc;
+    return x->ops->all_reduce(x->device, x->sums, n, err);
+}
+
 /* Features of the modalities that are wanted. Those of V1 are the sums, for both. */
 static int finish_features(struct ltx *x, struct error *err)
 {
@@ -277,6 +303,8 @@ static int finish_features(struct ltx *x, struct error *err)
     float *sums = x->token_qkvg;
     int first = 0, rc;
 
+    if ((rc = sum_states(x, err)) != OK)
+        return rc;
     if (x->sharded && (rc = x->ops->all_gather(x->device, sums, sums + x->part.rank * piece,
                                                piece * sizeof(float), err)) != OK)
         return rc;
@@ -297,14 +325,15 @@ int ltx_add_state(struct ltx *x, const float *h, struct error *err)
     struct matrix **states = x->sharded ? x->part.states : p->states;
     bool v1 = w->config.extractor == LTX_EXTRACTOR_V1;
     float *sums = x->sums;
-    int s = x->n_added++, place, n, rc;
+    int number = x->n_added++, s = number - p->s.begin, n_states = p->s.end - p->s.begin;
+    int place, n, rc;
 
     if (x->sharded)
         sums = (float *)x->token_qkvg + (size_t)x->part.rank * x->T * x->part.columns.each;
     /* states of one product lie side by side, D columns each */
     place = s % p->together;
-    n = w->S - (s - place) < p->together ? w->S - (s - place) : p->together;
-    if (states != NULL) {
+    n = n_states - (s - place) < p->together ? n_states - (s - place) : p->together;
+    if (states != NULL && h != NULL) {
         void *to = (char *)x->normed + (size_t)place * w->D * dtype_info(x->act)->bytes;
         rc = v1 ? x->ops->range_norm(x->device, x->normed, h, x->begin, x->scratch, x->B, x->T,
                                      w->D, err)
@@ -316,7 +345,7 @@ int ltx_add_state(struct ltx *x, const float *h, struct error *err)
         if (rc != OK)
             return rc;
     }
-    return s + 1 == w->S ? finish_features(x, err) : OK;
+    return number + 1 == w->S ? finish_features(x, err) : OK;
 }
 
 const float *ltx_features(const struct ltx *x, enum ltx_modality modality)
@@ -466,6 +495,45 @@ static int forward_block(struct ltx *x, enum ltx_modality modality, const struct
     return OK;
 }
 
+/* Where block i of a connector is another rank's than the one before it, h goes from there to all.
+ */
+static int pass_on(struct ltx *x, enum ltx_modality modality, int i, size_t numbers,
+                   struct error *err)
+{
+    const struct portion *p = &x->weights->portion;
+    int block = portion_block(p, modality, i), from = portion_owner(p, block - 1);
+
+    if (p->kind != PORTION_LAYER || i == 0 || from == portion_owner(p, block))
+        return OK;
+    return x->ops->broadcast(x->device, x->h, numbers * sizeof(float), from, err);
+}
+
+/* Whether this rank begins with a connector's sequences, and whether it ends with them. */
+static bool begins(const struct ltx *x, enum ltx_modality modality)
+{
+    const struct portion *p = &x->weights->portion;
+
+    return p->kind != PORTION_LAYER || portion_connector_first(p, modality) == p->rank;
+}
+
+static bool ends(const struct ltx *x, enum ltx_modality modality)
+{
+    const struct portion *p = &x->weights->portion;
+
+    return p->kind != PORTION_LAYER || portion_connector_last(p, modality) == p->rank;
+}
+
+/* Blocks of a connector that this rank computes. */
+static uint64_t own_blocks(const struct ltx *x, enum ltx_modality modality)
+{
+    const struct portion *p = &x->weights->portion;
+    uint64_t n = 0;
+
+    for (int i = 0; i < x->weights->config.connectors[modality].L; i++)
+        n += portion_has(p, portion_block(p, modality, i));
+    return n;
+}
+
 /* From the features of n prompts to their embeddings in h, once first is there. */
 static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, struct error *err)
 {
@@ -479,11 +547,16 @@ static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, stru
     struct share_range rows = rows_of(x);
     int n_rows = rows.end - rows.begin, R = n * n_rows, W = config->W, rc;
 
-    if ((rc = ops->fill_rows(d, x->h, ltx_features(x, modality), c->registers, DTYPE_F32, x->first,
+    if (begins(x, modality) &&
+        (rc = ops->fill_rows(d, x->h, ltx_features(x, modality), c->registers, DTYPE_F32, x->first,
                              count, n, rows.begin, n_rows, config->R, W, err)) != OK)
         return rc;
     for (int i = 0; i < config->L; i++) {
         const struct ltx_block *b = &c->blocks[i];
+        if ((rc = pass_on(x, modality, i, (size_t)R * W, err)) != OK)
+            return rc;
+        if (!portion_has(&w->portion, portion_block(&w->portion, modality, i)))
+            continue;
         if (i == 0)
             rc = ops->fill_rows(d, x->wide, x->token_qkvg, x->register_qkvg[modality], mid,
                                 x->first, count, n, rows.begin, n_rows, config->R,
@@ -493,7 +566,7 @@ static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, stru
         if (rc != OK || (rc = forward_block(x, modality, b, n, err)) != OK)
             return rc;
     }
-    return ops->rmsnorm(d, x->h, DTYPE_F32, W, x->h, NULL, R, W, EPS, err);
+    return ends(x, modality) ? ops->rmsnorm(d, x->h, DTYPE_F32, W, x->h, NULL, R, W, EPS, err) : OK;
 }
 
 /* Up to max_prompts prompts, before which `done` have gone through; their embeddings are left in h.
@@ -501,7 +574,6 @@ static int forward_blocks(struct ltx *x, enum ltx_modality modality, int n, stru
 static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts, int done, int n,
                    struct error *err)
 {
-    const struct ltx_weights *w = x->weights;
     int32_t *host_first = x->host_first[modality] + 2 * (size_t)done, *host_count = host_first + n;
     size_t bytes = 2 * (size_t)n * sizeof(int32_t);
     bool is_run = x->ops->record != NULL, known = false;
@@ -517,8 +589,7 @@ static int forward(struct ltx *x, enum ltx_modality modality, const int *prompts
         (is_run && (rc = x->ops->record(x->device, key, &known, err)) != OK))
         return rc;
     if (known)
-        atomic_fetch_add_explicit(&x->steps, (uint64_t)w->config.connectors[modality].L,
-                                  memory_order_relaxed);
+        atomic_fetch_add_explicit(&x->steps, own_blocks(x, modality), memory_order_relaxed);
     else if ((rc = forward_blocks(x, modality, n, err)) != OK)
         return rc;
     return is_run ? x->ops->replay(x->device, key, err) : OK;
@@ -537,7 +608,7 @@ int ltx_embed(struct ltx *x, enum ltx_modality modality, const int *prompts, int
         int now = n - done < x->max_prompts ? n - done : x->max_prompts;
         if ((rc = forward(x, modality, prompts + done, done, now, err)) != OK)
             return rc;
-        for (int i = 0; i < now; i++)
+        for (int i = 0; i < now && ends(x, modality); i++)
             if ((rc = sink(sink_arg, prompts[done + i], x->h + (size_t)i * block, rows.begin,
                            n_rows, err)) != OK)
                 return rc;

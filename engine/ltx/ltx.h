@@ -29,10 +29,12 @@ void ltx_free(struct ltx *x); /* NULL is fine */
  * Prompts packed end to end: prompt b is tokens begin[b] .. begin[b + 1] - 1 (host, [B + 1]).
  * wanted[m]: features of that modality are made; the model must have it.
  * sharded: every rank of the group makes the same calls, has all features, and makes some rows of
- * the embeddings. */
+ * the embeddings; of weights that are dealt out by layer all rows, or none. Weights of which a rank
+ * has a share can do no other. */
 int ltx_begin(struct ltx *x, const int32_t *begin, int B, const bool *wanted, bool sharded,
               struct error *err);
-/* The next hidden state of all tokens, float32 [T, D] on the device. */
+/* The next hidden state of all tokens, float32 [T, D] on the device; NULL where another rank has it
+ * (ltx_weights.h: by layer). */
 int ltx_add_state(struct ltx *x, const float *h, struct error *err);
 
 /* float32 [T, width] on the device, once all states have been added; valid until ltx_begin(). */

@@ -83,8 +83,15 @@ static bool is_finite(const struct loader *l, const struct tensor *t)
     return !atomic_load(&args.bad);
 }
 
-/* The tensor `prefix` + `name`, listed or found to be finite. */
-static int take_tensor(struct loader *l, struct tensor *t, const char *prefix, const char *name,
+static int check_finite(const struct loader *l, const struct tensor *t, struct error *err)
+{
+    if (l->listing || is_finite(l, t))
+        return OK;
+    return error_set(err, ERR_FORMAT, "%s: %s: holds a NaN or an infinity", t->file, t->name);
+}
+
+/* The tensor `prefix` + `name`, of the right shape. */
+static int find_tensor(struct loader *l, struct tensor *t, const char *prefix, const char *name,
                        int n_dims, const size_t *shape, struct error *err)
 {
     char full[NAME_CAP];
@@ -93,11 +100,16 @@ static int take_tensor(struct loader *l, struct tensor *t, const char *prefix, c
     snprintf(full, sizeof(full), "%s%s", prefix, name);
     if ((rc = ltx_checkpoint_tensor(l->checkpoint, t, full, n_dims, shape, err)) != OK)
         return rc;
-    if (l->listing)
-        return list_tensor(l, t, err);
-    if (!is_finite(l, t))
-        return error_set(err, ERR_FORMAT, "%s: %s: holds a NaN or an infinity", t->file, t->name);
-    return OK;
+    return l->listing ? list_tensor(l, t, err) : OK;
+}
+
+/* The same, found to be finite. */
+static int take_tensor(struct loader *l, struct tensor *t, const char *prefix, const char *name,
+                       int n_dims, const size_t *shape, struct error *err)
+{
+    int rc = find_tensor(l, t, prefix, name, n_dims, shape, err);
+
+    return rc == OK ? check_finite(l, t, err) : rc;
 }
 
 static void advance(struct loader *l, uint64_t bytes)
@@ -186,8 +198,10 @@ static int load_numbers(struct loader *l, void **out, enum dtype type, const cha
         n += (size_t)rows[i] * width;
         bytes += parts[i].bytes;
     }
-    if (l->listing)
+    if (l->listing) {
+        advance(l, bytes);
         return OK;
+    }
     if (l->checkpoint == NULL)
         return random_floats(l, out, type, n, err);
     if ((host = malloc(n * sizeof(float))) == NULL)
@@ -241,7 +255,7 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
             (rc = take_tensor(l, &t, prefix, weights[i], 2, shape, err)) != OK)
             return rc;
         N += rows[i];
-        parts[i] = (struct matrix_part){t.data, t.type, rows[i]};
+        parts[i] = (struct matrix_part){.data = t.data, .type = t.type, .rows = rows[i]};
         bytes += t.bytes;
     }
     if (l->checkpoint == NULL && (rc = random_matrix(l, &out->w, N, K, err)) != OK)
@@ -252,8 +266,9 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
         if ((rc = w->ops->matrix_load(w->device, &out->w, parts, n_parts, K, NULL, &why)) != OK)
             return error_set(err, why.code, "ltx: %s%s: %s", prefix, weights[0], why.text);
         w->bytes += w->ops->matrix_bytes(out->w);
-        advance(l, bytes);
     }
+    if (l->checkpoint != NULL)
+        advance(l, bytes);
     if (!biased)
         return OK;
     return load_numbers(l, &out->bias, bias_type, prefix, n_parts, bias_names, rows, 0, err);
@@ -261,9 +276,9 @@ static int load_linear(struct loader *l, struct ltx_linear *out, const char *pre
 
 /* ---- the projection ---- */
 
-static int n_products(const struct ltx_weights *w)
+static int size_of(struct share_range r)
 {
-    return (w->S + w->projection.together - 1) / w->projection.together;
+    return r.end - r.begin;
 }
 
 /* States s .. s + n - 1 of a [rows, D * S] tensor, to matrices [rows, m * D] of m states each end
@@ -297,34 +312,35 @@ static void repack_slice(void *arg, int index, int thread)
     }
 }
 
-/* The states of tensors whose rows are stacked. Several products at a time, as each walk touches
- * the whole tensor, but not all at once: real ones have 2.3 GB. */
+/* The portion's states of tensors whose rows are stacked. Several products at a time, as each walk
+ * touches the whole tensor, but not all at once: real ones have 2.3 GB. */
 static int load_states(struct loader *l, struct ltx_projection *p, const struct tensor *tensors,
                        int n_tensors, struct error *err)
 {
     struct ltx_weights *w = l->w;
     struct matrix_part parts[LTX_N_MODALITIES];
     size_t bytes[LTX_N_MODALITIES], state = 0; /* of one state */
-    int S = w->S, D = w->D, group, rc = OK;
+    int S = w->S, D = w->D, n_states = size_of(p->s), group, rc = OK;
     char *packed;
 
     for (int i = 0; i < n_tensors; i++) {
         bytes[i] = tensors[i].bytes / (size_t)S;
         state += bytes[i];
     }
-    group = (int)(REPACK_BYTES / state) < S ? (int)(REPACK_BYTES / state) : S;
+    group = (int)(REPACK_BYTES / state) < n_states ? (int)(REPACK_BYTES / state) : n_states;
     group = group < p->together ? p->together : group / p->together * p->together;
     if ((packed = malloc((size_t)group * state)) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory to repack %s", tensors[0].name);
-    for (int s = 0; s < S; s += group) {
-        int n = S - s < group ? S - s : group;
+    for (int s = 0; s < n_states; s += group) {
+        int n = n_states - s < group ? n_states - s : group;
         char *to = packed;
         for (int i = 0; i < n_tensors; i++) {
             const struct tensor *t = &tensors[i];
-            struct repack r = {to, t, t->shape[0] * (size_t)D, D, S, s, n, p->together};
+            struct repack r = {to, t,          t->shape[0] * (size_t)D, D, S, p->s.begin + s,
+                               n,  p->together};
             w->ops->host_run(w->device, repack_slice, &r,
                              (int)((r.numbers + REPACK_NUMBERS - 1) / REPACK_NUMBERS));
-            parts[i] = (struct matrix_part){to, t->type, (int)t->shape[0]};
+            parts[i] = (struct matrix_part){.data = to, .type = t->type, .rows = (int)t->shape[0]};
             to += (size_t)n * bytes[i];
         }
         for (int k = 0; k < n; k += p->together) {
@@ -349,13 +365,55 @@ out:
 
 static int random_states(struct loader *l, struct ltx_projection *p, struct error *err)
 {
-    int S = l->w->S, rc = OK;
+    int n_states = size_of(p->s), rc = OK;
 
-    for (int s = 0; s < S && rc == OK; s += p->together) {
-        int n = S - s < p->together ? S - s : p->together;
-        rc = random_matrix(l, &p->states[s / p->together], p->width, n * l->w->D, err);
+    for (int s = 0; s < n_states && rc == OK; s += p->together) {
+        int n = n_states - s < p->together ? n_states - s : p->together;
+        rc = random_matrix(l, &p->states[s / p->together], size_of(p->columns), n * l->w->D, err);
     }
     return rc;
+}
+
+/* Of a tensor whose rows are columns `first` and later of the sums, the rows in the portion; false:
+ * there are none. */
+static bool cut_rows(const struct ltx_projection *p, struct tensor *t, int first)
+{
+    int n = (int)t->shape[0];
+    int begin = p->columns.begin > first ? p->columns.begin - first : 0;
+    int end = p->columns.end < first + n ? p->columns.end - first : n;
+    size_t row_bytes = t->bytes / t->shape[0];
+
+    if (begin >= end)
+        return false;
+    t->data = (const char *)t->data + (size_t)begin * row_bytes;
+    t->shape[0] = (size_t)(end - begin);
+    t->bytes = t->shape[0] * row_bytes;
+    return true;
+}
+
+/* What the portion has of the projection, of tensors that were found. A state's numbers lie among
+ * those of all others, in every row: to read some is to touch all pages. */
+static int load_portion(struct loader *l, struct ltx_projection *p, const struct tensor *tensors,
+                        int n_tensors, struct error *err)
+{
+    struct tensor own[LTX_N_MODALITIES];
+    uint64_t bytes = 0;
+    int n = 0, first = 0, rc;
+
+    for (int i = 0; i < n_tensors; i++) {
+        own[n] = tensors[i];
+        if (cut_rows(p, &own[n], first)) {
+            if ((rc = check_finite(l, &own[n], err)) != OK)
+                return rc;
+            bytes += own[n].bytes / (size_t)l->w->S * (size_t)size_of(p->s);
+            n++;
+        }
+        first += (int)tensors[i].shape[0];
+    }
+    if (!l->listing)
+        return load_states(l, p, own, n, err);
+    advance(l, bytes);
+    return OK;
 }
 
 /* Says what is wrong when the columns are another Gemma's. */
@@ -382,6 +440,7 @@ static int load_projection(struct loader *l, struct error *err)
     struct ltx_projection *p = &w->projection;
     bool v2 = w->config.extractor == LTX_EXTRACTOR_V2;
     int n_tensors = v2 && w->config.has_audio ? LTX_N_MODALITIES : 1, rc = OK;
+    int n_parts, part = portion_part(&w->portion, &n_parts);
     struct tensor tensors[LTX_N_MODALITIES];
 
     p->width = 0;
@@ -392,17 +451,20 @@ static int load_projection(struct loader *l, struct error *err)
                  v2 ? ltx_modality_name((enum ltx_modality)m) : "", v2 ? "_" : "");
         if (l->checkpoint != NULL &&
             ((rc = check_columns(l, prefix, weight, shape[1], err)) != OK ||
-             (rc = take_tensor(l, &tensors[m], prefix, weight, 2, shape, err)) != OK))
+             (rc = find_tensor(l, &tensors[m], prefix, weight, 2, shape, err)) != OK))
             return rc;
         p->width += w->config.connectors[m].W;
     }
     p->together = v2 ? TOGETHER : 1;
-    if (!l->listing && (p->states = calloc((size_t)n_products(w), sizeof(*p->states))) == NULL)
-        return error_set(err, ERR_MEM, "ltx: no memory for %d states", w->S);
-    if (l->checkpoint == NULL)
-        rc = random_states(l, p, err);
-    else if (!l->listing)
-        rc = load_states(l, p, tensors, n_tensors, err);
+    p->s = portion_states(&w->portion, w->S);
+    p->columns = share_columns(p->width, part, n_parts).range;
+    if (size_of(p->s) > 0 && size_of(p->columns) > 0) {
+        p->n_products = (size_of(p->s) + p->together - 1) / p->together;
+        if (!l->listing && (p->states = calloc((size_t)p->n_products, sizeof(*p->states))) == NULL)
+            return error_set(err, ERR_MEM, "ltx: no memory for %d states", w->S);
+        rc = l->checkpoint == NULL ? random_states(l, p, err)
+                                   : load_portion(l, p, tensors, n_tensors, err);
+    }
     if (rc != OK || !v2)
         return rc;
     for (int m = 0; m < n_tensors; m++) {
@@ -476,6 +538,8 @@ static int load_connector(struct loader *l, enum ltx_modality modality, struct e
     const struct ltx_connector_config *c = &l->w->config.connectors[modality];
     struct ltx_connector_weights *out = &l->w->connectors[modality];
     const char *prefix = ltx_connector_prefix(modality);
+    const struct portion *p = &l->w->portion;
+    bool has_block = false;
     char next[NAME_CAP];
     int rc;
 
@@ -485,13 +549,18 @@ static int load_connector(struct loader *l, enum ltx_modality modality, struct e
                          c->L);
     if ((out->blocks = calloc((size_t)c->L + 1, sizeof(*out->blocks))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory for %d blocks", c->L);
-    if ((rc = load_floats(l, &out->registers, prefix, "learnable_registers", c->R, c->W, err)) !=
-        OK)
+    if ((p->kind != PORTION_LAYER || portion_connector_first(p, (int)modality) == p->rank) &&
+        (rc = load_floats(l, &out->registers, prefix, "learnable_registers", c->R, c->W, err)) !=
+            OK)
         return rc;
-    for (int i = 0; i < c->L; i++)
+    for (int i = 0; i < c->L; i++) {
+        if (!portion_has(p, portion_block(p, (int)modality, i)))
+            continue;
+        has_block = true;
         if ((rc = load_block(l, &out->blocks[i], prefix, i, c, err)) != OK)
             return rc;
-    return l->listing ? OK : build_rope(l, out, c->W, err);
+    }
+    return l->listing || !has_block ? OK : build_rope(l, out, c->W, err);
 }
 
 static int load_all(struct loader *l, struct error *err)
@@ -515,15 +584,29 @@ static int load_all(struct loader *l, struct error *err)
     return OK;
 }
 
+/* Lists what a portion needs; the list is the loader's. */
+static int list_all(struct loader *l, const struct ltx_checkpoint *checkpoint, int S, int D,
+                    const struct portion *portion, struct error *err)
+{
+    struct ltx_weights nothing = {
+        .portion = *portion, .config = *ltx_checkpoint_config(checkpoint), .S = S, .D = D};
+    int rc;
+
+    *l = (struct loader){.checkpoint = checkpoint, .w = &nothing, .listing = true};
+    rc = load_all(l, err);
+    l->w = NULL;
+    for (int m = 0; m < LTX_N_MODALITIES; m++)
+        free(nothing.connectors[m].blocks);
+    return rc;
+}
+
 int ltx_weights_find(const struct ltx_checkpoint *checkpoint, int S, int D, struct tensor **tensors,
                      size_t *n, struct error *err)
 {
-    struct ltx_weights nothing = {.config = *ltx_checkpoint_config(checkpoint), .S = S, .D = D};
-    struct loader l = {.checkpoint = checkpoint, .w = &nothing, .listing = true};
-    int rc = load_all(&l, err);
+    const struct portion all = portion_all(1);
+    struct loader l;
+    int rc = list_all(&l, checkpoint, S, D, &all, err);
 
-    for (int m = 0; m < LTX_N_MODALITIES; m++)
-        free(nothing.connectors[m].blocks);
     if (rc != OK) {
         free(l.list);
         l = (struct loader){0};
@@ -533,9 +616,21 @@ int ltx_weights_find(const struct ltx_checkpoint *checkpoint, int S, int D, stru
     return rc;
 }
 
+int ltx_weights_bytes(const struct ltx_checkpoint *checkpoint, int S, int D,
+                      const struct portion *portion, uint64_t *bytes, struct error *err)
+{
+    struct loader l;
+    int rc = list_all(&l, checkpoint, S, D, portion, err);
+
+    *bytes = l.bytes_done;
+    free(l.list);
+    return rc;
+}
+
 int ltx_weights_load(struct ltx_weights **out, const struct ltx_checkpoint *checkpoint, int S,
-                     int D, const struct ops *ops, struct device *device, enum dtype act,
-                     ltx_progress_fn *progress, void *progress_arg, struct error *err)
+                     int D, const struct portion *portion, const struct ops *ops,
+                     struct device *device, enum dtype act, ltx_progress_fn *progress,
+                     void *progress_arg, struct error *err)
 {
     struct loader l = {
         .checkpoint = checkpoint, .act = act, .progress = progress, .progress_arg = progress_arg};
@@ -550,8 +645,12 @@ int ltx_weights_load(struct ltx_weights **out, const struct ltx_checkpoint *chec
     free(tensors);
     if ((l.w = calloc(1, sizeof(*l.w))) == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory");
-    *l.w = (struct ltx_weights){
-        .ops = ops, .device = device, .config = *ltx_checkpoint_config(checkpoint), .S = S, .D = D};
+    *l.w = (struct ltx_weights){.ops = ops,
+                                .device = device,
+                                .portion = *portion,
+                                .config = *ltx_checkpoint_config(checkpoint),
+                                .S = S,
+                                .D = D};
     if ((rc = load_all(&l, err)) != OK)
         goto out;
     *out = l.w;
@@ -562,8 +661,8 @@ out:
 }
 
 int ltx_weights_random(struct ltx_weights **out, const struct ltx_config *config, int S, int D,
-                       const struct ops *ops, struct device *device, enum dtype act,
-                       struct error *err)
+                       const struct portion *portion, const struct ops *ops, struct device *device,
+                       enum dtype act, struct error *err)
 {
     struct loader l = {.act = act, .w = calloc(1, sizeof(*l.w))};
     int rc;
@@ -571,7 +670,8 @@ int ltx_weights_random(struct ltx_weights **out, const struct ltx_config *config
     *out = NULL;
     if (l.w == NULL)
         return error_set(err, ERR_MEM, "ltx: no memory");
-    *l.w = (struct ltx_weights){.ops = ops, .device = device, .config = *config, .S = S, .D = D};
+    *l.w = (struct ltx_weights){
+        .ops = ops, .device = device, .portion = *portion, .config = *config, .S = S, .D = D};
     if ((rc = load_all(&l, err)) != OK)
         goto out;
     *out = l.w;
@@ -608,7 +708,7 @@ void ltx_weights_free(struct ltx_weights *w)
 {
     if (w == NULL)
         return;
-    for (int i = 0; w->projection.states != NULL && i < n_products(w); i++)
+    for (int i = 0; w->projection.states != NULL && i < w->projection.n_products; i++)
         w->ops->matrix_free(w->device, w->projection.states[i]);
     free(w->projection.states);
     for (int m = 0; m < LTX_N_MODALITIES; m++) {

@@ -5,6 +5,7 @@
  * come. Used by the thread that owns the device. */
 #pragma once
 #include "engine/files/ltx_checkpoint.h"
+#include "engine/group/portion.h"
 #include "kernels/ops.h"
 
 /* A product with its bias, NULL where there is none. */
@@ -21,6 +22,10 @@ struct ltx_block {
     float *q_norm, *k_norm;   /* device, [W] */
 };
 
+/* Of PORTION_LAYER the blocks of other ranks are zeros; registers are there where the first block
+ * is, cos and sin where any is. Of PORTION_TENSOR all is there: ranks share the rows that go
+ * through.
+ */
 struct ltx_connector_weights {
     struct ltx_block *blocks; /* [L] */
     float *registers;         /* device, [R, W] */
@@ -31,8 +36,12 @@ struct ltx_connector_weights {
  * states: features are the sums times `scale`, plus `bias`. */
 struct ltx_projection {
     int width;                     /* of the sums: video's, then, in V2, audio's */
+    struct share_range columns;    /* of the sums: all, or those of a PORTION_TENSOR */
+    struct share_range s;          /* states: all S, or those of a PORTION_LAYER */
     int together;                  /* states that one product takes; the last may have fewer */
-    struct matrix **states;        /* [S / together, rounded up], each [width, n * D] of n states */
+    int n_products;                /* as many as take all states of `s` */
+    struct matrix **states;        /* [n_products], each [columns, n * D] of n states; NULL: there
+                                      are no columns, or no states */
     float *bias[LTX_N_MODALITIES]; /* V2: device, [W] */
     float scale[LTX_N_MODALITIES]; /* V2: sqrt(W / D) */
 };
@@ -40,6 +49,7 @@ struct ltx_projection {
 struct ltx_weights {
     const struct ops *ops;
     struct device *device;
+    struct portion portion;
     struct ltx_config config;
     int S, D;
     struct ltx_projection projection; /* V1: its sums are the features of both */
@@ -57,14 +67,19 @@ typedef void ltx_progress_fn(void *arg, uint64_t bytes_done);
 int ltx_weights_find(const struct ltx_checkpoint *checkpoint, int S, int D, struct tensor **tensors,
                      size_t *n, struct error *err);
 
+/* What ltx_weights_load() reads of the checkpoint's files for a portion, in bytes. */
+int ltx_weights_bytes(const struct ltx_checkpoint *checkpoint, int S, int D,
+                      const struct portion *portion, uint64_t *bytes, struct error *err);
+
 /* `act` is the device's compute type. The checkpoint may be closed afterwards. On failure *out is
  * NULL. ERR_FORMAT: as above, or a weight is no finite number; ERR_MEM; ERR_GPU. */
 int ltx_weights_load(struct ltx_weights **out, const struct ltx_checkpoint *checkpoint, int S,
-                     int D, const struct ops *ops, struct device *device, enum dtype act,
-                     ltx_progress_fn *progress, void *progress_arg, struct error *err);
+                     int D, const struct portion *portion, const struct ops *ops,
+                     struct device *device, enum dtype act, ltx_progress_fn *progress,
+                     void *progress_arg, struct error *err);
 /* The same with random numbers, of a size that keeps a product's results about as large as its
  * input: for measuring. */
 int ltx_weights_random(struct ltx_weights **out, const struct ltx_config *config, int S, int D,
-                       const struct ops *ops, struct device *device, enum dtype act,
-                       struct error *err);
+                       const struct portion *portion, const struct ops *ops, struct device *device,
+                       enum dtype act, struct error *err);
 void ltx_weights_free(struct ltx_weights *w); /* NULL and half-built are fine */

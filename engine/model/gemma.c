@@ -7,7 +7,8 @@
  *
  * A sharded pass is the same list with fewer heads and a narrower feed-forward on each rank, and
  * two all-reduces a layer: of what attention and feed-forward add to the residual stream, in
- * float32. Norms and the stream itself are on every rank, the same bits. */
+ * float32. Norms and the stream itself are on every rank, the same bits. Where ranks have whole
+ * layers instead, each computes its own and hands the stream on. */
 #include "engine/model/gemma.h"
 
 #include <limits.h>
@@ -29,10 +30,12 @@ struct gemma {
     const struct weights *weights;
     const struct ops *ops;
     struct device *device;
-    struct gemma_share whole, shared; /* what it computes alone, and in a group */
+    struct gemma_share whole, shared; /* what it computes alone, if it can, and in a group */
     int max_tokens, max_batch_tokens;
     enum dtype act;
     struct attention_kind global, sliding;
+
+    int32_t *own_ids; /* host, [max_batch_tokens]: where ranks share the table; else NULL */
 
     /* activations, on the device; T is at most max_batch_tokens */
     int32_t *ids, *positions, *begin;
@@ -153,7 +156,13 @@ int gemma_create(struct gemma **out, const struct gemma_config *config,
     g->act = act;
     g->max_tokens = max_tokens;
     g->max_batch_tokens = max_batch_tokens;
-    if ((rc = gemma_share_create(&g->whole, config, weights, device, 0, 1, err)) != OK ||
+    if (weights->portion.kind == PORTION_TENSOR &&
+        (g->own_ids = calloc((size_t)max_batch_tokens, sizeof(*g->own_ids))) == NULL) {
+        rc = error_set(err, ERR_MEM, "gemma: no memory for %d ids", max_batch_tokens);
+        goto out;
+    }
+    if ((weights->portion.kind == PORTION_ALL &&
+         (rc = gemma_share_create(&g->whole, config, weights, device, 0, 1, err)) != OK) ||
         (rc = gemma_share_create(&g->shared, config, weights, device, rank, n_ranks, err)) != OK ||
         (rc = build_kind(g, &g->global, &config->global, INT_MAX, err)) != OK ||
         (rc = build_kind(g, &g->sliding, &config->sliding, config->sliding_window, err)) != OK ||
@@ -177,6 +186,7 @@ void gemma_free(struct gemma *g)
                      g->x};
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         g->ops->release(g->device, taken[i]);
+    free(g->own_ids);
     free(g);
 }
 
@@ -288,38 +298,108 @@ static int forward_layer(struct gemma *g, const struct gemma_share *share,
     return add_branch(g, w->post_ff_norm, w->scalar, next_norm, T, err);
 }
 
+/* h of the first layer. Where the ranks share the table, each has some of the rows and zeros for
+ * the others: their sum is exact. */
+static int embed(struct gemma *g, int T, struct error *err)
+{
+    const struct ops *ops = g->ops;
+    size_t n = (size_t)T * g->config.D;
+    int rc;
+
+    if (g->weights->embed != NULL)
+        rc = ops->embed(g->device, g->h, g->weights->embed, g->ids, T, embedding_scale(g), err);
+    else
+        rc = ops->clear(g->device, g->h, n * sizeof(float), err);
+    if (rc != OK || g->weights->portion.kind != PORTION_TENSOR)
+        return rc;
+    return ops->all_reduce(g->device, g->h, n, err);
+}
+
+/* Where layer s - 1 is another rank's than what comes before it, h goes from there to all. */
+static int pass_on(struct gemma *g, int s, int T, struct error *err)
+{
+    const struct portion *p = &g->weights->portion;
+    int from = portion_owner(p, s - 1);
+
+    if (p->kind != PORTION_LAYER || from == portion_owner(p, s))
+        return OK;
+    return g->ops->broadcast(g->device, g->h, (size_t)T * g->config.D * sizeof(float), from, err);
+}
+
+/* From state s - 1 in h, which x is the normed of where this rank has just made it, to state s; it
+ * lies at *state. */
+static int make_state(struct gemma *g, const struct gemma_share *share, int s, int B, int T,
+                      int last, const float **state, struct error *err)
+{
+    const struct portion *p = &g->weights->portion;
+    const struct layer_weights *w = &share->layers[s - 1];
+    const float *next_norm = s < last && portion_has(p, s + 1) ? w[1].input_norm : NULL;
+    int D = g->config.D, rc;
+    float eps = g->config.rms_norm_eps;
+
+    *state = g->h;
+    if ((s == 1 || !portion_has(p, s - 1)) &&
+        (rc = g->ops->rmsnorm(g->device, g->x, g->act, D, g->h, w->input_norm, T, D, eps, err)) !=
+            OK)
+        return rc;
+    if ((rc = forward_layer(g, share, w, next_norm, B, T, err)) != OK)
+        return rc;
+    atomic_fetch_add_explicit(&g->steps, 1, memory_order_relaxed);
+    if (s < g->config.L)
+        return OK;
+    *state = g->branch; /* the last state is normed, and only that: nothing reads h */
+    return g->ops->rmsnorm(g->device, g->branch, DTYPE_F32, D, g->h, g->weights->final_norm, T, D,
+                           eps, err);
+}
+
 /* All that a pass does once its ids are there. */
 static int forward_states(struct gemma *g, const struct gemma_share *share, int B, int T, int last,
                           const bool *wanted, gemma_state_fn *emit, void *emit_arg,
                           struct error *err)
 {
-    const struct weights *w = g->weights;
-    const struct ops *ops = g->ops;
-    struct device *d = g->device;
-    int D = g->config.D, rc;
-    float eps = g->config.rms_norm_eps;
+    const struct portion *p = &g->weights->portion;
+    int rc;
 
-    if ((rc = ops->embed(d, g->h, w->embed, g->ids, T, embedding_scale(g), err)) != OK ||
-        (wanted[0] && (rc = emit(emit_arg, 0, g->h, err)) != OK) ||
-        (last > 0 && (rc = ops->rmsnorm(d, g->x, g->act, D, g->h, w->layers[0].input_norm, T, D,
-                                        eps, err)) != OK))
-        return rc;
-    for (int i = 0; i < last; i++) {
-        const float *next_norm = i + 1 < last ? w->layers[i + 1].input_norm : NULL;
-        float *state = g->h;
-        if ((rc = forward_layer(g, share, &share->layers[i], next_norm, B, T, err)) != OK)
+    for (int s = 0; s <= last; s++) {
+        const float *state = NULL;
+        if (s > 0 && (rc = pass_on(g, s, T, err)) != OK)
             return rc;
-        atomic_fetch_add_explicit(&g->steps, 1, memory_order_relaxed);
-        if (i + 1 == g->config.L) { /* the last state is normed, and only that: nothing reads h */
-            state = g->branch;
-            if ((rc = ops->rmsnorm(d, state, DTYPE_F32, D, g->h, w->final_norm, T, D, eps, err)) !=
-                OK)
+        if (s == 0 && portion_has(p, 0)) {
+            state = g->h;
+            if ((rc = embed(g, T, err)) != OK)
                 return rc;
         }
-        if (wanted[i + 1] && (rc = emit(emit_arg, i + 1, state, err)) != OK)
+        if (s > 0 && portion_has(p, s) &&
+            (rc = make_state(g, share, s, B, T, last, &state, err)) != OK)
+            return rc;
+        if (wanted[s] && (rc = emit(emit_arg, s, state, err)) != OK)
             return rc;
     }
     return OK;
+}
+
+/* Layers of a pass to state `last` that this rank computes. */
+static uint64_t own_layers(const struct gemma *g, int last)
+{
+    uint64_t n = 0;
+
+    for (int s = 1; s <= last; s++)
+        n += portion_has(&g->weights->portion, s);
+    return n;
+}
+
+/* A pass's ids as the device's rows of the table: -1 where another rank has it. */
+static const int32_t *find_ids(struct gemma *g, const struct pack *pack)
+{
+    struct share_range own = g->weights->ids;
+
+    if (g->own_ids == NULL)
+        return pack->ids;
+    for (int t = 0; t < pack->T; t++) {
+        int32_t id = pack->ids[t];
+        g->own_ids[t] = id >= own.begin && id < own.end ? id - own.begin : -1;
+    }
+    return g->own_ids;
 }
 
 /* Of a pass that may be recorded: FNV-1a over all that decides its ops. */
@@ -352,14 +432,14 @@ int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted, 
     for (int s = 0; s <= g->config.L; s++)
         if (wanted[s])
             last = s;
-    if ((rc = ops->upload(d, g->ids, pack->ids, T * sizeof(int32_t), err)) != OK ||
+    if ((rc = ops->upload(d, g->ids, find_ids(g, pack), T * sizeof(int32_t), err)) != OK ||
         (rc = ops->upload(d, g->positions, pack->positions, T * sizeof(int32_t), err)) != OK ||
         (rc = ops->upload(d, g->begin, pack->begin, ((size_t)pack->B + 1) * sizeof(int32_t),
                           err)) != OK ||
         (is_run && (rc = ops->record(d, key, &known, err)) != OK))
         return rc;
     if (known)
-        atomic_fetch_add_explicit(&g->steps, (uint64_t)last, memory_order_relaxed);
+        atomic_fetch_add_explicit(&g->steps, own_layers(g, last), memory_order_relaxed);
     else if ((rc = forward_states(g, sharded ? &g->shared : &g->whole, pack->B, pack->T, last,
                                   wanted, emit, emit_arg, err)) != OK)
         return rc;

@@ -16,8 +16,8 @@ struct pack {
     const int32_t *begin;     /* [B + 1]: prompt b is tokens begin[b] .. begin[b + 1] - 1 */
 };
 
-/* Receives hidden state `state` (0 .. L), float32 [T, D] on the device, valid for the call. States
- * come in rising order. */
+/* Receives hidden state `state` (0 .. L), float32 [T, D] on the device, valid for the call; NULL:
+ * another rank has it, of weights that are dealt out by layer. States come in rising order. */
 typedef int gemma_state_fn(void *arg, int state, const float *h, struct error *err);
 
 /* Whether the kernels can run a model of this shape; ask before loading its weights. */
@@ -32,7 +32,8 @@ int gemma_create(struct gemma **out, const struct gemma_config *config,
                  enum dtype act, int max_tokens, int max_batch_tokens, struct error *err);
 void gemma_free(struct gemma *g); /* NULL is fine */
 
-/* One pass; sharded: every rank of the group calls it with the same pack, and has all states.
+/* One pass; sharded: every rank of the group calls it with the same pack, and has all states, or
+ * those of its layers. Weights of which a rank has a share can do no other.
  * wanted[s] says which states go to `emit`; layers after the last wanted one are not
  * computed.
  * run: 0, or the caller's word that `emit` only calls ops, the same ones on the same memory

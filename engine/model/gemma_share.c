@@ -74,22 +74,11 @@ static int view_feed_forward(struct layer_weights *out, const struct gemma_confi
                             err);
 }
 
-int gemma_share_create(struct gemma_share *out, const struct gemma_config *config,
-                       const struct weights *weights, struct device *device, int rank, int n_ranks,
-                       struct error *err)
+static int view_layers(struct gemma_share *out, const struct gemma_config *config,
+                       const struct weights *weights, struct device *device, struct error *err)
 {
     int rc;
 
-    *out = (struct gemma_share){
-        .is_whole = n_ranks == 1,
-        .global = share_heads(config->H, config->global.K, rank, n_ranks),
-        .sliding = share_heads(config->H, config->sliding.K, rank, n_ranks),
-        .inner = share_feed_forward(config->F, rank, n_ranks),
-    };
-    if (out->is_whole) {
-        out->layers = weights->layers;
-        return OK;
-    }
     if ((out->layers = calloc((size_t)config->L, sizeof(*out->layers))) == NULL)
         return error_set(err, ERR_MEM, "gemma: no memory for %d layers", config->L);
     for (int i = 0; i < config->L; i++) {
@@ -99,7 +88,7 @@ int gemma_share_create(struct gemma_share *out, const struct gemma_config *confi
         const struct share_heads *heads = whole->is_global ? &out->global : &out->sliding;
         *layer = *whole;
         layer->qkv = layer->attention_out = layer->gate_up = layer->down = NULL;
-        out->n_layers = i + 1;
+        out->n_views = i + 1;
         if ((rc = view_attention(layer, config, a, heads, whole, weights->ops, device, err)) !=
                 OK ||
             (rc = view_feed_forward(layer, config, out->inner, whole, weights->ops, device, err)) !=
@@ -109,16 +98,33 @@ int gemma_share_create(struct gemma_share *out, const struct gemma_config *confi
     return OK;
 }
 
+int gemma_share_create(struct gemma_share *out, const struct gemma_config *config,
+                       const struct weights *weights, struct device *device, int rank, int n_ranks,
+                       struct error *err)
+{
+    bool all = weights->portion.kind == PORTION_ALL;
+
+    if (!all)
+        rank = portion_part(&weights->portion, &n_ranks);
+    *out = (struct gemma_share){
+        .is_whole = n_ranks == 1,
+        .global = share_heads(config->H, config->global.K, rank, n_ranks),
+        .sliding = share_heads(config->H, config->sliding.K, rank, n_ranks),
+        .inner = share_feed_forward(config->F, rank, n_ranks),
+        .layers = weights->layers,
+    };
+    return all && n_ranks > 1 ? view_layers(out, config, weights, device, err) : OK;
+}
+
 void gemma_share_free(struct gemma_share *s, const struct ops *ops, struct device *device)
 {
-    if (s->is_whole)
-        return;
-    for (int i = 0; i < s->n_layers; i++) {
+    for (int i = 0; i < s->n_views; i++) {
         ops->matrix_free(device, s->layers[i].qkv);
         ops->matrix_free(device, s->layers[i].attention_out);
         ops->matrix_free(device, s->layers[i].gate_up);
         ops->matrix_free(device, s->layers[i].down);
     }
-    free(s->layers);
+    if (s->n_views > 0)
+        free(s->layers);
     *s = (struct gemma_share){0};
 }

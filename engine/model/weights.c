@@ -18,7 +18,7 @@ struct loader {
     struct weights *w;
     weights_progress_fn *progress;
     void *progress_arg;
-    int n_ranks;        /* which will share passes: matrices can be cut for them */
+    const struct portion *portion;
     bool only_counting; /* finds and checks every tensor, and adds up their bytes */
     uint64_t bytes_done, bytes_total;
     uint64_t n_random; /* tensors made so far */
@@ -78,53 +78,104 @@ out:
     return rc;
 }
 
+enum { MAX_PARTS = 3 };
+
+/* Tensors of K columns whose rows make one matrix, and what of them is in it. */
+struct stack {
+    int n, K;
+    const char *names[MAX_PARTS];
+    int rows[MAX_PARTS];              /* as the file has them */
+    struct share_range of[MAX_PARTS]; /* those of each that are wanted */
+    struct share_range columns;       /* likewise, of all */
+    const struct column_cuts *cuts;   /* as matrix_load has them */
+};
+
+static int size_of(struct share_range r)
+{
+    return r.end - r.begin;
+}
+
+static int wanted_rows(const struct stack *s)
+{
+    int N = 0;
+
+    for (int i = 0; i < s->n; i++)
+        N += size_of(s->of[i]);
+    return N;
+}
+
 /* Numbers of mean 0 and mean square 1 / K. */
-static int random_matrix(struct loader *l, struct matrix **out, int n_parts, const int *rows, int K,
-                         const struct column_cuts *cuts, struct error *err)
+static int random_matrix(struct loader *l, struct matrix **out, const struct stack *s,
+                         struct error *err)
 {
     struct weights *w = l->w;
-    int N = 0, rc;
+    int rc;
 
-    for (int i = 0; i < n_parts; i++)
-        N += rows[i];
-    if ((rc = random_matrix_create(w->ops, w->device, out, N, K, sqrtf(3.0f / (float)K),
-                                   ++l->n_random, cuts, err)) == OK)
+    if ((rc = random_matrix_create(w->ops, w->device, out, wanted_rows(s), size_of(s->columns),
+                                   sqrtf(3.0f / (float)s->K), ++l->n_random, s->cuts, err)) == OK)
         w->bytes += w->ops->matrix_bytes(*out);
     return rc;
 }
 
-/* One resident matrix from up to three tensors of K columns; names[i] has rows[i] rows. */
-static int load_matrix(struct loader *l, struct matrix **out, const char *layer, int n_parts,
-                       const char *const *names, const int *rows, int K,
-                       const struct column_cuts *cuts, struct error *err)
+/* Tensor i of the stack, as a part of the matrix; *bytes of the file are read for it. */
+static int find_part(const struct loader *l, struct matrix_part *out, struct tensor *tensor,
+                     uint64_t *bytes, const char *layer, const struct stack *s, int i,
+                     struct error *err)
 {
-    struct matrix_part parts[3];
+    size_t shape[2] = {(size_t)s->rows[i], (size_t)s->K}, row_bytes, first, end;
+    const struct dtype_info *type;
+    char name[128];
+    int rc;
+
+    snprintf(name, sizeof(name), "%s.%s.weight", layer, s->names[i]);
+    if ((rc = model_file_tensor(l->file, tensor, name, 2, shape, err)) != OK)
+        return rc;
+    type = dtype_info(tensor->type);
+    row_bytes = tensor->bytes / (size_t)s->rows[i];
+    first = (size_t)s->columns.begin / type->block;
+    end = ((size_t)s->columns.end + type->block - 1) / type->block;
+    *bytes = (uint64_t)size_of(s->of[i]) * (end - first) * type->bytes;
+    *out = (struct matrix_part){
+        .data = (const char *)tensor->data + (size_t)s->of[i].begin * row_bytes,
+        .type = tensor->type,
+        .rows = size_of(s->of[i]),
+        .stored_columns = s->K,
+        .first_column = s->columns.begin,
+    };
+    return OK;
+}
+
+/* One resident matrix; none where nothing of it is wanted. */
+static int load_matrix(struct loader *l, struct matrix **out, const char *layer,
+                       const struct stack *s, struct error *err)
+{
+    struct matrix_part parts[MAX_PARTS];
     struct tensor first = {0}; /* which messages name */
     struct weights *w = l->w;
     struct error why = {0};
     uint64_t bytes = 0;
     int rc;
 
+    if (wanted_rows(s) == 0 || size_of(s->columns) == 0)
+        return OK;
     if (l->file == NULL)
-        return random_matrix(l, out, n_parts, rows, K, cuts, err);
-    for (int i = 0; i < n_parts; i++) {
-        size_t shape[2] = {(size_t)rows[i], (size_t)K};
+        return random_matrix(l, out, s, err);
+    for (int i = 0; i < s->n; i++) {
         struct tensor tensor;
-        char name[128];
-        snprintf(name, sizeof(name), "%s.%s.weight", layer, names[i]);
-        if ((rc = model_file_tensor(l->file, &tensor, name, 2, shape, err)) != OK)
+        uint64_t here;
+        if ((rc = find_part(l, &parts[i], &tensor, &here, layer, s, i, err)) != OK)
             return rc;
         if (i == 0)
             first = tensor;
-        if (i == 0 || tensor.data != parts[i - 1].data) /* what is there twice is read once */
-            bytes += tensor.bytes;
-        parts[i] = (struct matrix_part){tensor.data, tensor.type, rows[i]};
+        if (i == 0 || parts[i].data != parts[i - 1].data) /* what is there twice is read once */
+            bytes += here;
     }
     if (l->only_counting) {
         l->bytes_total += bytes;
         return OK;
     }
-    if ((rc = w->ops->matrix_load(w->device, out, parts, n_parts, K, cuts, &why)) != OK)
+    if ((rc = w->ops->matrix_load(w->device, out, parts, s->n, size_of(s->columns), s->cuts,
+                                  &why)) != OK)
         return error_set(err, why.code, "%s: %s: %s", first.file, first.name, why.text);
     w->bytes += w->ops->matrix_bytes(*out);
     advance(l, bytes);
@@ -150,6 +201,64 @@ static int load_scalar(struct loader *l, float *out, const char *layer, bool is_
     return OK;
 }
 
+/* Of a layer's matrices what the rank computes with. */
+static int load_matrices(struct loader *l, struct layer_weights *layer,
+                         const struct gemma_config *c, int index, const char *prefix,
+                         struct error *err)
+{
+    const struct gemma_attention *a = gemma_attention_of(c, index);
+    int n_parts, part = portion_part(l->portion, &n_parts), E = a->E, rc;
+    struct share_heads heads = share_heads(c->H, a->K, part, n_parts);
+    struct share_range q = {heads.q.begin * E, heads.q.end * E};
+    struct share_range kv = {heads.kv.begin * E, heads.kv.end * E};
+    struct share_range inner = share_feed_forward(c->F, part, n_parts), all = {0, c->D};
+    struct column_cuts out_cuts, down_cuts;
+    /* where v is k, its rows are there twice: a hundredth of such a layer, for one layout of qkv */
+    const struct stack qkv = {
+        .n = 3,
+        .K = c->D,
+        .names = {"self_attn.q_proj", "self_attn.k_proj",
+                  a->k_is_v ? "self_attn.k_proj" : "self_attn.v_proj"},
+        .rows = {c->H * E, a->K * E, a->K * E},
+        .of = {q, kv, kv},
+        .columns = all,
+    };
+    const struct stack out = {
+        .n = 1,
+        .K = c->H * E,
+        .names = {"self_attn.o_proj"},
+        .rows = {c->D},
+        .of = {all},
+        .columns = q,
+        .cuts = &out_cuts,
+    };
+    const struct stack gate_up = {
+        .n = 2,
+        .K = c->D,
+        .names = {"mlp.gate_proj", "mlp.up_proj"},
+        .rows = {c->F, c->F},
+        .of = {inner, inner},
+        .columns = all,
+    };
+    const struct stack down = {
+        .n = 1,
+        .K = c->F,
+        .names = {"mlp.down_proj"},
+        .rows = {c->D},
+        .of = {all},
+        .columns = inner,
+        .cuts = &down_cuts,
+    };
+
+    gemma_share_cuts(&out_cuts, &down_cuts, c, c->is_global[index],
+                     l->portion->kind == PORTION_ALL ? l->portion->n_ranks : 1);
+    if ((rc = load_matrix(l, &layer->qkv, prefix, &qkv, err)) != OK ||
+        (rc = load_matrix(l, &layer->attention_out, prefix, &out, err)) != OK ||
+        (rc = load_matrix(l, &layer->gate_up, prefix, &gate_up, err)) != OK)
+        return rc;
+    return load_matrix(l, &layer->down, prefix, &down, err);
+}
+
 static int load_layer(struct loader *l, struct layer_weights *layer, const struct gemma_config *c,
                       int index, struct error *err)
 {
@@ -166,19 +275,11 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
         {"self_attn.q_norm", &layer->q_norm, a->E},
         {"self_attn.k_norm", &layer->k_norm, a->E},
     };
-    /* where v is k, its rows are there twice: a hundredth of such a layer, for one layout of qkv */
-    const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj",
-                               a->k_is_v ? "self_attn.k_proj" : "self_attn.v_proj"};
-    static const char *const out[] = {"self_attn.o_proj"};
-    static const char *const gate_up[] = {"mlp.gate_proj", "mlp.up_proj"};
-    static const char *const down[] = {"mlp.down_proj"};
-    const int qkv_rows[] = {c->H * a->E, a->K * a->E, a->K * a->E};
-    const int gate_up_rows[] = {c->F, c->F};
-    struct column_cuts out_cuts, down_cuts;
     char prefix[32];
     int rc;
 
-    gemma_share_cuts(&out_cuts, &down_cuts, c, c->is_global[index], l->n_ranks);
+    if (!portion_has(l->portion, index + 1))
+        return OK;
     snprintf(prefix, sizeof(prefix), "layers.%d", index);
     layer->is_global = c->is_global[index];
     for (size_t i = 0; i < sizeof(norms) / sizeof(norms[0]); i++) {
@@ -187,15 +288,9 @@ static int load_layer(struct loader *l, struct layer_weights *layer, const struc
         if ((rc = load_norm(l, norms[i].factor, name, norms[i].n, err)) != OK)
             return rc;
     }
-    if ((rc = load_scalar(l, &layer->scalar, prefix, c->has_layer_scalars, err)) != OK ||
-        (rc = load_matrix(l, &layer->qkv, prefix, 3, qkv, qkv_rows, c->D, NULL, err)) != OK ||
-        (rc = load_matrix(l, &layer->attention_out, prefix, 1, out, &c->D, c->H * a->E, &out_cuts,
-                          err)) != OK ||
-        (rc = load_matrix(l, &layer->gate_up, prefix, 2, gate_up, gate_up_rows, c->D, NULL, err)) !=
-            OK ||
-        (rc = load_matrix(l, &layer->down, prefix, 1, down, &c->D, c->F, &down_cuts, err)) != OK)
+    if ((rc = load_scalar(l, &layer->scalar, prefix, c->has_layer_scalars, err)) != OK)
         return rc;
-    return OK;
+    return load_matrices(l, layer, c, index, prefix, err);
 }
 
 int weights_embedding(struct tensor *out, const struct model_file *file, struct error *err)
@@ -206,14 +301,24 @@ int weights_embedding(struct tensor *out, const struct model_file *file, struct 
     return model_file_tensor(file, out, "embed_tokens.weight", 2, shape, err);
 }
 
-/* `bytes` of the file are read for it. */
-static int load_table(struct loader *l, const void *data, enum dtype type, uint64_t bytes,
+/* Whose rows of the embedding table are in the portion. */
+static struct share_range ids_of(const struct portion *p, int V)
+{
+    int n_parts, part = portion_part(p, &n_parts);
+
+    return portion_has(p, 0) ? share_rows(V, part, n_parts).range : (struct share_range){0};
+}
+
+/* The portion's rows; `bytes` of the file are read for them. */
+static int load_table(struct loader *l, const void *rows, enum dtype type, uint64_t bytes,
                       const struct gemma_config *c, struct error *err)
 {
     struct weights *w = l->w;
     struct error why = {0};
 
-    if (w->ops->table_load(w->device, &w->embed, data, type, c->V, c->D, &why) != OK)
+    if (size_of(w->ids) == 0)
+        return OK;
+    if (w->ops->table_load(w->device, &w->embed, rows, type, size_of(w->ids), c->D, &why) != OK)
         return error_set(err, why.code, "the embedding table: %s", why.text);
     w->bytes += w->ops->table_bytes(w->embed);
     advance(l, bytes);
@@ -224,7 +329,8 @@ static int load_all(struct loader *l, const struct gemma_config *c, struct error
 {
     int rc;
 
-    if ((rc = load_norm(l, &l->w->final_norm, "norm.weight", c->D, err)) != OK)
+    if (portion_has(l->portion, c->L) &&
+        (rc = load_norm(l, &l->w->final_norm, "norm.weight", c->D, err)) != OK)
         return rc;
     for (int i = 0; i < c->L; i++)
         if ((rc = load_layer(l, &l->w->layers[i], c, i, err)) != OK)
@@ -232,24 +338,37 @@ static int load_all(struct loader *l, const struct gemma_config *c, struct error
     return OK;
 }
 
-int weights_check(const struct model_file *file, uint64_t *bytes, struct error *err)
+/* What the portion takes in the file, without the embedding table. */
+static int count_bytes(const struct model_file *file, const struct portion *portion,
+                       uint64_t *bytes, struct error *err)
 {
     const struct gemma_config *c = model_file_config(file);
     struct weights nothing = {.layers = calloc((size_t)c->L, sizeof(*nothing.layers))};
-    struct loader l = {.file = file, .w = &nothing, .n_ranks = 1, .only_counting = true};
-    struct tensor embed;
+    struct loader l = {.file = file, .w = &nothing, .portion = portion, .only_counting = true};
     int rc;
 
     if (nothing.layers == NULL)
         return error_set(err, ERR_MEM, "weights: no memory for %d layers", c->L);
-    if ((rc = weights_embedding(&embed, file, err)) == OK)
-        rc = load_all(&l, c, err);
+    rc = load_all(&l, c, err);
     *bytes = l.bytes_total;
     free(nothing.layers);
     return rc;
 }
 
-static int weights_create(struct weights **out, const struct gemma_config *c, const struct ops *ops,
+int weights_check(const struct model_file *file, uint64_t *bytes, struct error *err)
+{
+    const struct portion all = portion_all(1);
+    struct tensor embed;
+    int rc;
+
+    *bytes = 0;
+    if ((rc = weights_embedding(&embed, file, err)) != OK)
+        return rc;
+    return count_bytes(file, &all, bytes, err);
+}
+
+static int weights_create(struct weights **out, const struct gemma_config *c,
+                          const struct portion *portion, const struct ops *ops,
                           struct device *device, struct error *err)
 {
     struct weights *w = calloc(1, sizeof(*w));
@@ -261,31 +380,37 @@ static int weights_create(struct weights **out, const struct gemma_config *c, co
     }
     w->ops = ops;
     w->device = device;
+    w->portion = *portion;
     w->n_layers = c->L;
+    w->ids = ids_of(portion, c->V);
     *out = w;
     return OK;
 }
 
-int weights_load(struct weights **out, const struct model_file *file, const struct ops *ops,
-                 struct device *device, int n_ranks, weights_progress_fn *progress,
+int weights_load(struct weights **out, const struct model_file *file, const struct portion *portion,
+                 const struct ops *ops, struct device *device, weights_progress_fn *progress,
                  void *progress_arg, struct error *err)
 {
     const struct gemma_config *c = model_file_config(file);
     struct loader l = {
-        .file = file, .n_ranks = n_ranks, .progress = progress, .progress_arg = progress_arg};
+        .file = file, .portion = portion, .progress = progress, .progress_arg = progress_arg};
+    size_t row_bytes;
+    uint64_t table_bytes;
     struct tensor embed;
     int rc;
 
     *out = NULL;
     /* a file that lacks its last tensor is refused before any work */
     if ((rc = weights_check(file, &l.bytes_total, err)) != OK ||
+        (rc = count_bytes(file, portion, &l.bytes_total, err)) != OK ||
         (rc = weights_embedding(&embed, file, err)) != OK ||
-        (rc = weights_create(&l.w, c, ops, device, err)) != OK)
+        (rc = weights_create(&l.w, c, portion, ops, device, err)) != OK)
         return rc;
-    if (!ops->is_host) /* there it stays in the file */
-        l.bytes_total += embed.bytes;
-    if ((rc = load_table(&l, embed.data, embed.type, ops->is_host ? 0 : embed.bytes, c, err)) !=
-            OK ||
+    row_bytes = embed.bytes / (size_t)c->V;
+    table_bytes = ops->is_host ? 0 : (uint64_t)size_of(l.w->ids) * row_bytes; /* it stays there */
+    l.bytes_total += table_bytes;
+    if ((rc = load_table(&l, (const char *)embed.data + (size_t)l.w->ids.begin * row_bytes,
+                         embed.type, table_bytes, c, err)) != OK ||
         (rc = load_all(&l, c, err)) != OK)
         goto out;
     *out = l.w;
@@ -295,13 +420,14 @@ out:
     return rc;
 }
 
-int weights_outline(struct weights **out, const struct gemma_config *c, const struct ops *ops,
-                    struct device *device, struct error *err)
+int weights_outline(struct weights **out, const struct gemma_config *c,
+                    const struct portion *portion, const struct ops *ops, struct device *device,
+                    struct error *err)
 {
-    struct loader l = {.n_ranks = 1};
+    struct loader l = {.portion = portion};
     int rc;
 
-    if ((rc = weights_create(out, c, ops, device, err)) != OK)
+    if ((rc = weights_create(out, c, portion, ops, device, err)) != OK)
         return rc;
     l.w = *out;
     if ((rc = load_all(&l, c, err)) == OK)
@@ -311,31 +437,35 @@ int weights_outline(struct weights **out, const struct gemma_config *c, const st
     return rc;
 }
 
-int weights_random(struct weights **out, const struct gemma_config *c, const struct ops *ops,
-                   struct device *device, int n_ranks, struct error *err)
+/* Of the portion's rows alone: number i of the whole table, wherever they begin. */
+static int random_table(struct loader *l, const struct gemma_config *c, struct error *err)
 {
-    size_t n = (size_t)c->V * c->D;
-    struct loader l = {.n_ranks = n_ranks};
-    struct weights *w;
+    struct weights *w = l->w;
+    size_t first = (size_t)w->ids.begin * c->D, n = (size_t)size_of(w->ids) * c->D;
+
+    if (n > 0 && (w->own_table = malloc(n * sizeof(*w->own_table))) == NULL)
+        return error_set(err, ERR_MEM, "weights: no memory for an embedding table");
+    for (size_t i = 0; i < n; i++)
+        w->own_table[i] = bf16_from_float(random_number(0, first + i) / sqrtf((float)c->D));
+    return load_table(l, w->own_table, DTYPE_BF16, 0, c, err);
+}
+
+int weights_random(struct weights **out, const struct gemma_config *c,
+                   const struct portion *portion, const struct ops *ops, struct device *device,
+                   struct error *err)
+{
+    struct loader l = {.portion = portion};
     int rc;
 
     *out = NULL;
-    if ((rc = weights_create(&w, c, ops, device, err)) != OK)
+    if ((rc = weights_create(&l.w, c, portion, ops, device, err)) != OK)
         return rc;
-    l.w = w;
-    if ((w->own_table = malloc(n * sizeof(*w->own_table))) == NULL) {
-        rc = error_set(err, ERR_MEM, "weights: no memory for an embedding table");
+    if ((rc = random_table(&l, c, err)) != OK || (rc = load_all(&l, c, err)) != OK)
         goto out;
-    }
-    for (size_t i = 0; i < n; i++)
-        w->own_table[i] = bf16_from_float(random_number(0, i) / sqrtf((float)c->D));
-    if ((rc = load_table(&l, w->own_table, DTYPE_BF16, 0, c, err)) != OK ||
-        (rc = load_all(&l, c, err)) != OK)
-        goto out;
-    *out = w;
-    w = NULL;
+    *out = l.w;
+    l.w = NULL;
 out:
-    weights_free(w);
+    weights_free(l.w);
     return rc;
 }
 

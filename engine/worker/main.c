@@ -198,6 +198,7 @@ static int open_engine(struct engine **out, const struct settings *s, struct lef
     struct load_report report = {clock_now_ns(), clock_now_ns()};
     const struct engine_info *info;
     struct error why = {0};
+    bool shares;
     double warm_s;
     int rc;
 
@@ -211,10 +212,15 @@ static int open_engine(struct engine **out, const struct settings *s, struct lef
     if (engine_open(out, &engine_options, &why) != OK)
         return left_out_explain(left_out, &why, err);
     info = engine_info(*out);
-    log_info("model_loaded", "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu ranks=%d",
+    shares = info->residency == ENGINE_RESIDENCY_SHARDED;
+    log_info("model_loaded",
+             "mb=%llu seconds=%.2f gb_per_s=%.2f resident_mb=%llu ranks=%d residency=%s "
+             "shard_by=%s",
              (unsigned long long)(info->loaded_bytes / 1000000), info->load_s,
              gb_per_s(info->loaded_bytes, info->load_s),
-             (unsigned long long)(info->weights_bytes / 1000000), info->n_ranks);
+             (unsigned long long)(info->weights_bytes / 1000000), info->n_ranks,
+             engine_residency_name(info->residency),
+             shares ? engine_shard_by_name(info->shard_by) : "-");
     if ((rc = engine_warm(*out, &warm_s, err)) == OK && warm_s > 0.0)
         log_info("warmed", "seconds=%.2f", warm_s);
     return rc;

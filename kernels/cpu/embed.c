@@ -20,6 +20,10 @@ static void embed_row(void *arg, int t, int thread)
     float *h = a->h + (size_t)t * D;
 
     (void)thread;
+    if (a->ids[t] < 0) {
+        memset(h, 0, (size_t)D * sizeof(*h));
+        return;
+    }
     dtype_decode(h, (const char *)a->table->data + (size_t)a->ids[t] * a->table->row_bytes,
                  a->table->type, (size_t)D);
     for (int d = 0; d < D; d++)

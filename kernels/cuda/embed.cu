@@ -12,12 +12,12 @@ template <typename T>
 static __global__ void embed_kernel(float *h, const T *table, const int32_t *ids, int D,
                                     float scale)
 {
-    const T *row;
+    int32_t id;
 
     wait_for_inputs();
-    row = table + (size_t)ids[blockIdx.x] * D;
+    id = ids[blockIdx.x];
     for (int i = threadIdx.x; i < D; i += BLOCK)
-        h[(size_t)blockIdx.x * D + i] = to_float(row[i]) * scale;
+        h[(size_t)blockIdx.x * D + i] = id < 0 ? 0.0f : to_float(table[(size_t)id * D + i]) * scale;
 }
 
 int cuda_embed(struct device *d, float *h, const struct table *table, const int32_t *ids, int T,
@@ -39,7 +39,7 @@ int cuda_table_load(struct device *d, struct table **out, const void *data, enum
                     int D, struct error *err)
 {
     bool plain = type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
-    struct matrix_part part = {data, type, V};
+    struct matrix_part part = {data, type, V, 0, 0};
     struct table *t;
     int n, rc;
 

@@ -20,6 +20,7 @@ enum { N = 12, LONG_A = 8, LONG_B = 9, MODALITIES = 2 };
 static const double BOUND = 1e-4;
 static const char *const modality_names[MODALITIES] = {"video", "audio"};
 
+static const struct portion whole_model = {.n_ranks = 1};
 static struct error err;
 static struct safetensors *expected;
 static json_t *golden;
@@ -979,8 +980,8 @@ static void from_the_reference_s_states(void)
     checkpoint_path(from, sizeof(from));
     CHECK_OK(ops->open(&device, &options, &err));
     CHECK_OK(ltx_checkpoint_open(&checkpoint, paths, 1, &err));
-    CHECK_OK(ltx_weights_load(&weights, checkpoint, 8, (int)D, ops, device, DTYPE_F32, NULL, NULL,
-                              &err));
+    CHECK_OK(ltx_weights_load(&weights, checkpoint, 8, (int)D, &whole_model, ops, device, DTYPE_F32,
+                              NULL, NULL, &err));
     ltx_checkpoint_close(checkpoint);
     CHECK_OK(ltx_create(&x, weights, device, 0, 1, DTYPE_F32, 64, &err));
     h = calloc((size_t)(n + 1) * D, sizeof(float));
@@ -1027,8 +1028,8 @@ static float *features_of_states(const char *path, int n_states, int n_first, si
     CHECK(states != NULL && zeros != NULL);
     CHECK_OK(ops->open(&device, &options, &err));
     CHECK_OK(ltx_checkpoint_open(&checkpoint, &path, 1, &err));
-    CHECK_OK(ltx_weights_load(&weights, checkpoint, n_states, D, ops, device, DTYPE_F32, NULL, NULL,
-                              &err));
+    CHECK_OK(ltx_weights_load(&weights, checkpoint, n_states, D, &whole_model, ops, device,
+                              DTYPE_F32, NULL, NULL, &err));
     ltx_checkpoint_close(checkpoint);
     CHECK_OK(ltx_create(&x, weights, device, 0, 1, DTYPE_F32, 64, &err));
     CHECK_OK(ltx_begin(x, begin, 1, both, false, &err));

@@ -250,13 +250,6 @@ const struct engine_route *engine_last_route(const struct engine *e)
     return &e->route;
 }
 
-const char *engine_strategy_name(enum engine_strategy strategy)
-{
-    static const char *const names[] = {"auto", "sharded", "replicated", "measured"};
-
-    return names[strategy];
-}
-
 int engine_encode(struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                   struct engine_result *results, struct error *err)
 {

@@ -277,7 +277,7 @@ class Up(unittest.TestCase):
         self.start()
         self.assertEqual((self.state / "engine.log.1").read_text(), "of the run before\n")
         self.assertRegex((self.state / "engine.log").read_text(), r"info model_loaded mb=[1-9]\d* "
-                         r"seconds=[\d.]+ gb_per_s=[\d.]+ resident_mb=[1-9]\d*\n")
+                         r"seconds=[\d.]+ gb_per_s=[\d.]+ resident_mb=[1-9]\d* ranks=1 residency=replicated shard_by=-\n")
         log, older = self.state / "service.log", self.state / "service.log.1"
         with open(log, "a") as f:  # as if the service had said much
             f.write("x" * (9 << 20))

@@ -63,6 +63,29 @@ static void options_reach_the_engine(void)
     CHECK_ERR(engine_settings_check(&s.engine, &err), ERR_INPUT, "no model: give --model PATH");
 }
 
+static void what_ranks_hold_is_an_option(void)
+{
+    struct engine_options o;
+    struct settings s;
+
+    CHECK_OK(parse(&s, 1, (const char *const[]){"--model=a"}));
+    o = engine_settings_options(&s.engine);
+    CHECK(o.residency == ENGINE_RESIDENCY_AUTO && o.shard_by == ENGINE_BY_TENSOR);
+    CHECK_OK(parse(&s, 2, (const char *const[]){"--residency=sharded", "--shard-by=layer"}));
+    o = engine_settings_options(&s.engine);
+    CHECK(o.residency == ENGINE_RESIDENCY_SHARDED && o.shard_by == ENGINE_BY_LAYER);
+    CHECK_TEXT(engine_residency_name(o.residency), "sharded");
+    CHECK_TEXT(engine_shard_by_name(o.shard_by), "layer");
+    CHECK_OK(parse(&s, 1, (const char *const[]){"--residency=replicated"}));
+    o = engine_settings_options(&s.engine);
+    CHECK(o.residency == ENGINE_RESIDENCY_REPLICATED);
+    CHECK_TEXT(engine_residency_name(o.residency), "replicated");
+    CHECK_ERR(parse(&s, 1, (const char *const[]){"--residency=half"}), ERR_INPUT,
+              "--residency: 'half' is none of auto|replicated|sharded");
+    CHECK_ERR(parse(&s, 1, (const char *const[]){"--shard-by=row"}), ERR_INPUT,
+              "--shard-by: 'row' is none of tensor|layer");
+}
+
 static void check_id(const char *path, const char *id, const char *want)
 {
     const struct engine_settings s = {.model = path, .model_id = id};
@@ -101,6 +124,7 @@ static void a_model_is_called_by_its_path_or_its_id(void)
 int main(void)
 {
     RUN(options_reach_the_engine);
+    RUN(what_ranks_hold_is_an_option);
     RUN(a_model_is_called_by_its_path_or_its_id);
     return check_result();
 }

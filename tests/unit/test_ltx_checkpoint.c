@@ -26,6 +26,7 @@
 
 enum { TINY_S = 8, TINY_D = 128 }; /* gemma3-tiny */
 
+static const struct portion all = {.n_ranks = 1};
 static struct error err;
 
 /* ---- the config ---- */
@@ -550,7 +551,7 @@ static int load(const char *path)
     if (ops->open(&d, &options, &err) != OK)
         abort();
     if ((rc = open_paths(&c, path, NULL)) == OK)
-        rc = ltx_weights_load(&w, c, TINY_S, TINY_D, ops, d, DTYPE_F32, NULL, NULL, &err);
+        rc = ltx_weights_load(&w, c, TINY_S, TINY_D, &all, ops, d, DTYPE_F32, NULL, NULL, &err);
     ltx_weights_free(w);
     ltx_checkpoint_close(c);
     ops->close(d);

@@ -309,6 +309,61 @@ static void all_ranks_wake_from_one_copy(void)
     }
 }
 
+/* Of shares each has a copy of its own, and gets that one back. */
+static void shares_wake_from_copies_of_their_own(void)
+{
+    for (int by = ENGINE_BY_TENSOR; by <= ENGINE_BY_LAYER; by++) {
+        struct engine_options options = options_of(tiny, 2, NULL);
+        struct engine_result want;
+        struct engine *e;
+        fill_table(by == ENGINE_BY_TENSOR);
+        options.residency = ENGINE_RESIDENCY_SHARDED;
+        options.shard_by = (enum engine_shard_by)by;
+        CHECK_OK(engine_open_on(&e, &options, &table, &err));
+        CHECK_INT(n_to_sleep, 2);
+        want = encode(e);
+        for (int i = 1; i <= 2; i++) {
+            CHECK_OK(engine_sleep(e, &err));
+            check_gives(e, &want);
+            CHECK_INT(n_saves, 2);
+            CHECK_INT(n_wakes, 2 * i);
+        }
+        engine_close(e);
+        CHECK(n_copies == 0);
+        engine_result_free(&want);
+    }
+}
+
+/* What is held otherwise is loaded for itself. */
+static void other_shares_are_not_shared(void)
+{
+    struct engine_result result;
+    struct engine_options options;
+    struct engine *all, *by_tensor, *by_layer, *again;
+
+    fill_table(true);
+    all = open_tiny(2, NULL);
+    options = options_of(tiny, 2, all);
+    options.residency = ENGINE_RESIDENCY_SHARDED;
+    CHECK_OK(engine_open_on(&by_tensor, &options, &table, &err));
+    CHECK(!engine_info(by_tensor)->shares_weights);
+    options.share = by_tensor;
+    options.shard_by = ENGINE_BY_LAYER;
+    CHECK_OK(engine_open_on(&by_layer, &options, &table, &err));
+    CHECK(!engine_info(by_layer)->shares_weights);
+    options.share = by_layer;
+    CHECK_OK(engine_open_on(&again, &options, &table, &err));
+    CHECK(engine_info(again)->shares_weights);
+    CHECK(engine_info(again)->residency == ENGINE_RESIDENCY_SHARDED);
+    CHECK(engine_info(again)->shard_by == ENGINE_BY_LAYER);
+    engine_close(by_layer);
+    result = encode(again);
+    engine_result_free(&result);
+    engine_close(again);
+    engine_close(by_tensor);
+    engine_close(all);
+}
+
 static void what_cannot_sleep_says_so(void)
 {
     struct engine_options options = options_of(tiny, 1, NULL);
@@ -553,6 +608,8 @@ int main(void)
 {
     RUN(sleeps_and_wakes);
     RUN(all_ranks_wake_from_one_copy);
+    RUN(shares_wake_from_copies_of_their_own);
+    RUN(other_shares_are_not_shared);
     RUN(what_cannot_sleep_says_so);
     RUN(without_room_on_the_host_it_stays_awake);
     RUN(without_room_on_a_device_it_sleeps_on);

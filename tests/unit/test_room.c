@@ -7,6 +7,7 @@
 #include "engine/rank.h"
 #include "tests/check.h"
 
+static const struct portion all = {.n_ranks = 1};
 static struct error err;
 
 /* ---- counting ---- */
@@ -28,7 +29,8 @@ static struct ops watched(void)
     return ops;
 }
 
-static void check_count(const char *gemma_name, const char *ltx_name, int max_batch_tokens)
+static void check_portion(const char *gemma_name, const char *ltx_name, int max_batch_tokens,
+                          const struct portion *portion, int rank)
 {
     struct device_options device_options = {.act = DTYPE_F32, .n_threads = 1};
     struct ops ops = watched();
@@ -44,26 +46,32 @@ static void check_count(const char *gemma_name, const char *ltx_name, int max_ba
     CHECK_OK(random_model_gemma(&config, gemma_name, &err));
     if (ltx_name != NULL)
         CHECK_OK(random_model_ltx(&ltx_config, ltx_name, &err));
-    CHECK_OK(room_count(&room, &config, ltx_name != NULL ? &ltx_config : NULL, DTYPE_BF16, &ops,
-                        DTYPE_F32, max_batch_tokens, &err));
+    CHECK_OK(room_count(&room, &config, ltx_name != NULL ? &ltx_config : NULL, DTYPE_BF16, portion,
+                        rank, &ops, DTYPE_F32, max_batch_tokens, &err));
 
     CHECK_OK(ops.open(&device, &device_options, &err));
-    CHECK_OK(weights_random(&weights, &config, &ops, device, 1, &err));
+    CHECK_OK(weights_random(&weights, &config, portion, &ops, device, &err));
     if (ltx_name != NULL)
-        CHECK_OK(ltx_weights_random(&ltx_weights, &ltx_config, config.L + 1, config.D, &ops, device,
-                                    DTYPE_F32, &err));
+        CHECK_OK(ltx_weights_random(&ltx_weights, &ltx_config, config.L + 1, config.D, portion,
+                                    &ops, device, DTYPE_F32, &err));
     CHECK_INT(room.weights, weights->bytes + (ltx_weights != NULL ? ltx_weights->bytes : 0));
     taken = 0;
-    CHECK_OK(gemma_create(&gemma, &config, weights, device, 0, 1, DTYPE_F32, ENGINE_MAX_TOKENS,
-                          max_batch_tokens, &err));
+    CHECK_OK(gemma_create(&gemma, &config, weights, device, rank, portion->n_ranks, DTYPE_F32,
+                          ENGINE_MAX_TOKENS, max_batch_tokens, &err));
     if (ltx_name != NULL)
-        CHECK_OK(ltx_create(&ltx, ltx_weights, device, 0, 1, DTYPE_F32, max_batch_tokens, &err));
+        CHECK_OK(ltx_create(&ltx, ltx_weights, device, rank, portion->n_ranks, DTYPE_F32,
+                            max_batch_tokens, &err));
     CHECK_INT(room.activations, taken);
     ltx_free(ltx);
     gemma_free(gemma);
     ltx_weights_free(ltx_weights);
     weights_free(weights);
     ops.close(device);
+}
+
+static void check_count(const char *gemma_name, const char *ltx_name, int max_batch_tokens)
+{
+    check_portion(gemma_name, ltx_name, max_batch_tokens, &all, 0);
 }
 
 static void a_count_is_what_is_taken(void)
@@ -77,6 +85,48 @@ static void a_count_is_what_is_taken_with_ltx(void)
     check_count("random:gemma-3-tiny", "random:ltx-tiny", 2048);
 }
 
+/* All of it in a group of three, which takes places for what they exchange; a part of each layer;
+ * some layers. */
+static void a_count_is_what_a_rank_takes(void)
+{
+    static const uint64_t bytes[] = {100, 10, 10, 10, 10, 10, 10, 10, 40, 40, 20, 20};
+    static const int n_blocks[] = {2, 2};
+
+    for (int rank = 0; rank < 3; rank++) {
+        struct portion portions[] = {portion_all(3), portion_by_tensor(rank, 3),
+                                     portion_by_layer(rank, 3, bytes, 7, n_blocks)};
+        for (size_t i = 0; i < sizeof(portions) / sizeof(portions[0]); i++)
+            check_portion("random:gemma-3-tiny", "random:ltx-tiny", 1024, &portions[i], rank);
+    }
+}
+
+static void a_share_of_the_table_is_its_rows(void)
+{
+    static const uint64_t bytes[] = {1, 1, 1, 1, 1, 1, 1, 1};
+    static const int n_blocks[] = {0, 0};
+    struct ops gpu = *ops_loops();
+    struct gemma_config c;
+    uint64_t tables[2] = {0};
+
+    gpu.is_host = false;
+    CHECK_OK(random_model_gemma(&c, "random:gemma-3-tiny", &err));
+    for (int rank = 0; rank < 3; rank++) {
+        struct portion portions[] = {portion_by_tensor(rank, 3),
+                                     portion_by_layer(rank, 3, bytes, 7, n_blocks)};
+        for (int i = 0; i < 2; i++) {
+            struct room host, device;
+            CHECK_OK(room_count(&host, &c, NULL, DTYPE_BF16, &portions[i], rank, ops_loops(),
+                                DTYPE_BF16, 100, &err));
+            CHECK_OK(room_count(&device, &c, NULL, DTYPE_BF16, &portions[i], rank, &gpu, DTYPE_BF16,
+                                100, &err));
+            tables[i] += device.weights - host.weights;
+            CHECK(i == 1 || device.weights - host.weights < (uint64_t)c.V * c.D * 2 / 2);
+        }
+    }
+    CHECK_INT(tables[0], (uint64_t)c.V * c.D * 2);
+    CHECK_INT(tables[1], (uint64_t)c.V * c.D * 2);
+}
+
 static void a_gpu_holds_the_table_too(void)
 {
     struct ops gpu = *ops_loops();
@@ -85,9 +135,9 @@ static void a_gpu_holds_the_table_too(void)
 
     gpu.is_host = false;
     CHECK_OK(random_model_gemma(&c, "random:gemma-3-tiny", &err));
-    CHECK_OK(room_count(&host, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_BF16, 100, &err));
-    CHECK_OK(room_count(&device, &c, NULL, DTYPE_BF16, &gpu, DTYPE_BF16, 100, &err));
-    CHECK_OK(room_count(&decoded, &c, NULL, DTYPE_Q8_0, &gpu, DTYPE_BF16, 100, &err));
+    CHECK_OK(room_count(&host, &c, NULL, DTYPE_BF16, &all, 0, ops_loops(), DTYPE_BF16, 100, &err));
+    CHECK_OK(room_count(&device, &c, NULL, DTYPE_BF16, &all, 0, &gpu, DTYPE_BF16, 100, &err));
+    CHECK_OK(room_count(&decoded, &c, NULL, DTYPE_Q8_0, &all, 0, &gpu, DTYPE_BF16, 100, &err));
     CHECK_INT(device.weights - host.weights, (uint64_t)c.V * c.D * 2);
     CHECK_INT(decoded.weights - host.weights, (uint64_t)c.V * c.D * 4); /* to float32 */
 }
@@ -103,13 +153,17 @@ static void float8_takes_a_byte_a_number(void)
     numbers =
         (512u + 2u * 320u) * 128u + 128u * 256u + 128u * 320u; /* qkv, gate and up; out; down */
     rows = 512u + 2u * 320u + 2u * 128u;
-    CHECK_OK(room_count(&bf16_room, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_BF16, 2000, &err));
-    CHECK_OK(room_count(&f8_room, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_F8_E4M3, 2000, &err));
+    CHECK_OK(
+        room_count(&bf16_room, &c, NULL, DTYPE_BF16, &all, 0, ops_loops(), DTYPE_BF16, 2000, &err));
+    CHECK_OK(room_count(&f8_room, &c, NULL, DTYPE_BF16, &all, 0, ops_loops(), DTYPE_F8_E4M3, 2000,
+                        &err));
     CHECK_INT(bf16_room.weights - f8_room.weights, 7 * (numbers - rows * sizeof(float)));
     CHECK_INT(f8_room.activations - bf16_room.activations, 2000 * (320 + sizeof(float)));
     c.F = 328;
-    CHECK_OK(room_count(&bf16_room, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_BF16, 100, &err));
-    CHECK_OK(room_count(&f8_room, &c, NULL, DTYPE_BF16, ops_loops(), DTYPE_F8_E4M3, 100, &err));
+    CHECK_OK(
+        room_count(&bf16_room, &c, NULL, DTYPE_BF16, &all, 0, ops_loops(), DTYPE_BF16, 100, &err));
+    CHECK_OK(
+        room_count(&f8_room, &c, NULL, DTYPE_BF16, &all, 0, ops_loops(), DTYPE_F8_E4M3, 100, &err));
     numbers = 512u * 128u + 2u * 328u * 128u + 128u * 256u;
     rows = 512u + 2u * 328u + 128u;
     CHECK_INT(bf16_room.weights - f8_room.weights, 7 * (numbers - rows * sizeof(float)));
@@ -138,7 +192,7 @@ static int check(double free_gb, enum dtype act, int tokens)
     int n = 0;
 
     err = (struct error){0};
-    return room_check(&memory, act, tokens, 1000, count, &n, &err);
+    return room_check("the model", &memory, act, tokens, 1000, count, &n, &err);
 }
 
 static void what_fits_is_let_through(void)
@@ -194,6 +248,8 @@ int main(void)
 {
     RUN(a_count_is_what_is_taken);
     RUN(a_count_is_what_is_taken_with_ltx);
+    RUN(a_count_is_what_a_rank_takes);
+    RUN(a_share_of_the_table_is_its_rows);
     RUN(a_gpu_holds_the_table_too);
     RUN(float8_takes_a_byte_a_number);
     RUN(what_fits_is_let_through);

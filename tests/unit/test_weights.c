@@ -11,6 +11,7 @@
 #define PACKED4 PE_TESTS_DIR "/golden/gemma4-tiny-te-single-file.safetensors"
 #define GGUF    PE_SCRATCH_DIR "/models/tiny.gguf"
 
+static const struct portion all = {.n_ranks = 1};
 static struct error err;
 static struct device *device;
 
@@ -24,7 +25,7 @@ static struct loaded load(const char *path)
     struct loaded l = {0};
 
     CHECK_OK(model_file_open(&l.file, path, &err));
-    CHECK_OK(weights_load(&l.weights, l.file, ops_loops(), device, 1, NULL, NULL, &err));
+    CHECK_OK(weights_load(&l.weights, l.file, &all, ops_loops(), device, NULL, NULL, &err));
     return l;
 }
 
@@ -156,7 +157,7 @@ static void bytes_are_counted_once(void)
     }
     CHECK_OK(weights_check(file, &stated, &err));
     CHECK_INT(stated, want);
-    CHECK_OK(weights_load(&w, file, ops_loops(), device, 1, note_progress, last, &err));
+    CHECK_OK(weights_load(&w, file, &all, ops_loops(), device, note_progress, last, &err));
     CHECK_INT(last[0], want);
     CHECK_INT(last[1], want);
     weights_free(w);
@@ -182,7 +183,7 @@ static void a_matrix_that_finds_no_room_is_named(void)
 
     ops.matrix_load = short_load;
     CHECK_OK(model_file_open(&file, GEMMA3, &err));
-    CHECK_ERR(weights_load(&w, file, &ops, device, 1, NULL, NULL, &err), ERR_MEM,
+    CHECK_ERR(weights_load(&w, file, &all, &ops, device, NULL, NULL, &err), ERR_MEM,
               "model.safetensors: language_model.model.layers.1.self_attn.q_proj.weight: test: no "
               "memory");
     CHECK(w == NULL);
