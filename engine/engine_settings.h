@@ -87,6 +87,16 @@ struct engine_settings {
          0,                                                                                         \
          "tensor|layer",                                                                            \
          "a share is a part of each layer, or some layers, one device after another"},              \
+        {"routes",                                                                                  \
+         0,                                                                                         \
+         "PE_ROUTES",                                                                               \
+         OPT_TEXT,                                                                                  \
+         ENGINE_FIELD(at, routes),                                                                  \
+         NULL,                                                                                      \
+         0,                                                                                         \
+         0,                                                                                         \
+         "FILE",                                                                                    \
+         "keeps the times that strategies are chosen by; default: measured at each start"},         \
     {                                                                                               \
         "rank-deadline", 0, "PE_RANK_DEADLINE", OPT_INT, ENGINE_FIELD(at, deadline_s), "60", 1,     \
             3600, "S", "seconds without a step after which a rank hangs, and the engine fails"      \

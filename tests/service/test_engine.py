@@ -324,7 +324,7 @@ class Steps(Case):
     def all_steps_busy(self, name, *args):
         """An engine that stores 'a', encodes 'b' and has staged 'c'."""
         engine = self.engine(name, "--redis-timeout-ms=25000", "--lease-ms=1500", *args,
-                             STUB_MS="200", STUB_SLOW=last_id(SLOW))
+                             STUB_MS="700", STUB_SLOW=last_id(SLOW))
         self.service()
         self.assertEqual(self.encode([LEARN])[0], 200)
         self.hold_writes()
