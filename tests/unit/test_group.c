@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -388,6 +389,40 @@ static bool fails_with(struct group *g, const char *words)
     return right;
 }
 
+/* Rank 0 comes last, and sees that the others wait; they do not, once it is there. */
+static struct group *_Atomic waiting[GROUP_MAX_RANKS];
+
+static bool the_first_comes_last(struct group *g, int rank, int n_ranks)
+{
+    int64_t start_ns = clock_now_ns();
+    bool right = group_failed_rank(g) == -1 && !group_is_waiting(g);
+
+    atomic_store(&waiting[rank], g);
+    for (int r = 1; r < n_ranks && rank == 0; r++)
+        while (atomic_load(&waiting[r]) == NULL || !group_is_waiting(waiting[r])) {
+            clock_pause_ms(1);
+            if (clock_ms_since(start_ns) > SOON_MS)
+                return false;
+        }
+    return right && group_barrier(g, NULL) == OK && !group_is_waiting(g) &&
+           group_failed_rank(g) == -1;
+}
+
+static void who_waits(void)
+{
+    struct rank ranks[3];
+
+    new_id();
+    for (int r = 0; r < 3; r++) {
+        ranks[r] = rank_of(r, 3, the_first_comes_last);
+        start_thread(&ranks[r]);
+    }
+    for (int r = 0; r < 3; r++)
+        end_thread(&ranks[r]);
+    for (int r = 0; r < 3; r++)
+        CHECK(ranks[r].rc == OK && ranks[r].was_right);
+}
+
 static bool one_aborts(struct group *g, int rank, int n_ranks)
 {
     int64_t start_ns = clock_now_ns();
@@ -399,7 +434,8 @@ static bool one_aborts(struct group *g, int rank, int n_ranks)
     }
     char words[64];
     snprintf(words, sizeof(words), "group: rank %d failed: no memory", n_ranks - 1);
-    return fails_with(g, words) && clock_ms_since(start_ns) < SOON_MS;
+    return fails_with(g, words) && group_failed_rank(g) == n_ranks - 1 &&
+           clock_ms_since(start_ns) < SOON_MS;
 }
 
 static void an_abort_ends_all_waits(void)
@@ -460,7 +496,7 @@ static bool one_is_late(struct group *g, int rank, int n_ranks)
     if (rank == 1)
         clock_pause_ms(600);
     right = fails_with(g, "group: rank 1 did not come within 200 ms");
-    return right && (rank == 1 || clock_ms_since(start_ns) >= 200.0);
+    return right && group_failed_rank(g) == 1 && (rank == 1 || clock_ms_since(start_ns) >= 200.0);
 }
 
 static void a_deadline_passes(void)
@@ -619,6 +655,7 @@ int main(void)
     RUN(intruders_are_refused);
     RUN(what_is_no_rank_is_refused);
     RUN(no_shared_memory_is_an_error);
+    RUN(who_waits);
     RUN(an_abort_ends_all_waits);
     RUN(all_may_abort_at_once);
     RUN(another_thread_may_abort);
