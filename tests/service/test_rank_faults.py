@@ -37,7 +37,7 @@ args = parser.parse_args()
 MODEL = [f"--model={args.tests}/golden/gemma3-tiny", "--model-id=tiny",
          f"--ltx={args.tests}/golden/ltx-tiny-v2.safetensors"]
 STACKS = 6  # cases wait most of their time
-DEADLINE_S, OPENING_S, END_S = 1, 10, 5  # --rank-deadline; ten times that; what is promised after it
+DEADLINE_S, OPENING_S, END_S = 2, 20, 5  # --rank-deadline; ten times that; what is promised after it
 BOUND = 1e-5
 WHERE = {  # what the log may call the place
     "open": {"open", "load"}, "join": {"join"}, "matrix_load": {"load"},
@@ -74,6 +74,11 @@ def wait_until(true, seconds, what):
             return
         time.sleep(0.01)
     raise AssertionError(f"{what} did not come within {seconds} s")
+
+
+def deadline(kind):
+    """A short one where it is what ends the engine: a loaded machine is slow at times."""
+    return [f"--rank-deadline={DEADLINE_S}"] if kind == "hang" else []
 
 
 def prompts_of(case):
@@ -224,7 +229,7 @@ class Stack:
             env["FAULT_ARM"] = str(arm)
         prompts, before = prompts_of(case), self.results()
         process = self.engine(args.faulty, name, f"--ranks={n}", f"--strategy={strategy}",
-                              f"--rank-deadline={DEADLINE_S}", **env)
+                              *deadline(kind), **env)
         if when == "batch":
             wait_until(lambda: (self.dir / f"{name}.ready").exists(), 60, name)
             arm.touch()
@@ -248,7 +253,7 @@ class Stack:
             assert events[0][2] in WHERE[op], (events, text)
             assert kind == "hang" or events[0][3].endswith(f"faulty: {op}"), events
             assert f"prompt-encoder-engine: rank {rank}: {events[0][3]}\n" in text, text
-        assert self.results() == before, "a result reached the cache"
+        assert self.results() <= before, "a result reached the cache"  # others expire
         assert not answer.done(), answer.exception()
         healthy = self.healthy(n, strategy)
         check_same(answer.result(60), want)
@@ -260,15 +265,15 @@ def check_account(stack):
     """A GPU that failed twice within an hour is left out, until its lines are deleted."""
     state, log = stack.dir / "state", lambda name: (stack.dir / f"{name}.log").read_text()
     file = state / "failed-gpus"
-    flags = ("--ranks=2", "--strategy=sharded", "--rank-deadline=1", f"--state={state}")
+    flags = ("--ranks=2", "--strategy=sharded", f"--state={state}")
     fault = {"FAULT_GPUS": "2", "FAULT_RANK": "1", "FAULT_OP": "attention"}
     for i, kind in enumerate(("hang", "mem", "gpu", "gpu")):  # the first two blame no GPU
-        process = stack.engine(args.faulty, f"account{i}", *flags, FAULT_KIND=kind, **fault)
+        process = stack.engine(args.faulty, f"account{i}", *flags, *deadline(kind), FAULT_KIND=kind, **fault)
         assert process.wait(30) == 1, log(f"account{i}")
         stack.processes.remove(process)
         lines = file.read_text().splitlines() if file.exists() else []
         failures = [line for line in lines if not line.startswith("#")]
-        assert len(failures) == max(0, i - 1), lines
+        assert len(failures) == max(0, i - 1), (kind, lines, log(f"account{i}"))
         assert " gpu_left_out " not in log(f"account{i}")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ GPU-fake-1 faulty: attention", failures[1])
 
