@@ -67,19 +67,22 @@ run_tests dev
 
 stage "release: what users run"
 build release
-run_tests release -E "test_(service|up|faults|rank_faults)$|test_(embeddings|hidden_states)_" # they ran in dev
+run_tests release -E "test_(service|engine|up|faults|rank_faults)$|_(AVX2|SSE41)$" # they ran in dev
 
 stage "asan: address and undefined behaviour sanitizers"
 build asan
-run_tests asan -E "test_embeddings_" # other instructions: test_ops shows what memory they touch
+# faults: what fails is the engine, as in dev; other instructions: test_ops shows what memory they touch
+run_tests asan -E "test_(faults|rank_faults)$|test_(embeddings|hidden_states)_"
 
 stage "tsan: thread sanitizer, loop nests"
 build tsan
-run_tests tsan -E "_(AVX2|SSE41)$" # other instructions, the same threads
+# other instructions have the same threads; whole models have those that test_ranks has
+run_tests tsan -E "_(AVX2|SSE41)$|test_(embeddings|hidden_states|cli_verify|faults)$"
 
 stage "fuzz: clang, every parser's corpus under the sanitizers"
 build fuzz
-run_tests fuzz -E "test_(service|up|faults|rank_faults)|_(AVX2|SSE41)$" # these ran under gcc's sanitizers
+# programs and whole models ran under gcc's sanitizers
+run_tests fuzz -E "test_(service|engine|up|faults|rank_faults|ranks|residency|embeddings|hidden_states|cli_verify)$|_(AVX2|SSE41)$"
 
 stage "cuda"
 tests/check_cuda.sh
