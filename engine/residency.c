@@ -190,9 +190,9 @@ static int compare_rooms(struct rank *r, bool *all_have, int *lacking, struct no
 
 static int choose_by_room(struct rank *r, bool *shares, struct error *err)
 {
-    struct note note;
-    bool all_have;
-    int lacking, rc;
+    struct note note = {0};
+    bool all_have = true;
+    int lacking = 0, rc;
 
     if ((rc = compare_rooms(r, &all_have, &lacking, &note, err)) != OK)
         return rc;
