@@ -203,28 +203,32 @@ int engine_run_batch(struct engine *e, const struct engine_prompt *prompts, int 
 
 int engine_sleep(struct engine *e, struct error *err)
 {
+    struct team_watch watch = engine_watch_opening(e);
+    struct error why = {0};
     int rc;
 
     if (!residence_sleeps(e->residence))
         return error_set(err, ERR_INPUT, "engine: it was not opened to sleep");
     if (e->is_asleep)
         return OK;
-    if ((rc = residence_sleep(e->residence, e->team, err)) == OK)
-        e->is_asleep = true;
-    return rc;
+    rc = residence_sleep(e->residence, e->team, &watch, &why);
+    e->is_asleep = rc == OK;
+    return engine_explain(e, rc, &why, "sleep", err);
 }
 
 int engine_wake(struct engine *e, double *seconds, struct error *err)
 {
+    struct team_watch watch = engine_watch_opening(e);
     int64_t start_ns = clock_now_ns();
+    struct error why = {0};
     int rc;
 
     if (seconds != NULL)
         *seconds = 0.0;
     if (!e->is_asleep)
         return OK;
-    if ((rc = residence_wake(e->residence, e->team, err)) != OK)
-        return rc;
+    if ((rc = residence_wake(e->residence, e->team, &watch, &why)) != OK)
+        return engine_explain(e, rc, &why, "wake", err);
     e->is_asleep = false;
     if (seconds != NULL)
         *seconds = clock_ms_since(start_ns) / 1e3;

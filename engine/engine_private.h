@@ -79,6 +79,10 @@ int engine_run(struct engine *e, int ranks, team_fn *fn, void *arg, const struct
 int engine_run_opening(struct engine *e, int ranks, team_fn *fn, void *arg,
                        const struct team_watch *watch, struct error *err);
 
+/* The same for what somebody else ran on the engine's team, and what it was: a constant word. */
+int engine_explain(struct engine *e, int rc, const struct error *why, const char *doing,
+                   struct error *err);
+
 /* Runs fn on the first rank's thread; arg is the function's. */
 int engine_on_first(struct engine *e, team_fn *fn, void *arg, struct error *err);
 

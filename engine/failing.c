@@ -54,19 +54,34 @@ static int hand_on(const struct engine *e, const struct fault *f, struct error *
                            : error_set(err, f->err.code, "rank %d: %s", f->rank, f->err.text);
 }
 
+static int explain(struct engine *e, int rc, const struct error *why, bool together,
+                   struct error *err)
+{
+    struct fault f;
+
+    if (rc != ERR_GPU)
+        return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why->text);
+    f = find_fault(e, why);
+    tell(e, &f, together);
+    f.err.code = ERR_GPU;
+    return hand_on(e, &f, err);
+}
+
 int engine_run(struct engine *e, int ranks, team_fn *fn, void *arg, const struct team_watch *watch,
                bool together, struct error *err)
 {
     struct error why = {0};
-    struct fault f;
     int rc = team_run(e->team, ranks, fn, arg, watch, &why);
 
-    if (rc != ERR_GPU)
-        return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why.text);
-    f = find_fault(e, &why);
-    tell(e, &f, together);
-    f.err.code = ERR_GPU;
-    return hand_on(e, &f, err);
+    return explain(e, rc, &why, together, err);
+}
+
+int engine_explain(struct engine *e, int rc, const struct error *why, const char *doing,
+                   struct error *err)
+{
+    for (int r = 0; r < e->n_local; r++)
+        atomic_store(&e->traces[r].doing, doing);
+    return explain(e, rc, why, false, err);
 }
 
 int engine_run_opening(struct engine *e, int ranks, team_fn *fn, void *arg,

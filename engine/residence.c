@@ -132,9 +132,10 @@ static int save_home(void *arg, int rank, struct error *err)
     return rc == OK ? r->ops->save(r->homes[rank].device, &r->copies[rank], err) : rc;
 }
 
-static int save_all(struct residence *r, struct team *team, struct error *err)
+static int save_all(struct residence *r, struct team *team, const struct team_watch *watch,
+                    struct error *err)
 {
-    int rc = team_run(team, has_shares(r) ? TEAM_ALL : 1, save_home, r, NULL, err);
+    int rc = team_run(team, has_shares(r) ? TEAM_ALL : 1, save_home, r, watch, err);
 
     if (rc != OK)
         free_copies(r);
@@ -191,29 +192,31 @@ static void settle(struct residence *r, bool to_sleep, bool moved)
     pthread_mutex_unlock(&r->lock);
 }
 
-int residence_sleep(struct residence *r, struct team *team, struct error *err)
+int residence_sleep(struct residence *r, struct team *team, const struct team_watch *watch,
+                    struct error *err)
 {
     int rc = OK;
 
     if (!begin_moving(r, true))
         return OK;
     if (r->copies[0] == NULL)
-        rc = save_all(r, team, err);
+        rc = save_all(r, team, watch, err);
     if (rc == OK)
-        rc = team_run(team, TEAM_ALL, sleep_home, r, NULL, err);
+        rc = team_run(team, TEAM_ALL, sleep_home, r, watch, err);
     settle(r, true, rc == OK);
     return rc;
 }
 
-int residence_wake(struct residence *r, struct team *team, struct error *err)
+int residence_wake(struct residence *r, struct team *team, const struct team_watch *watch,
+                   struct error *err)
 {
     struct error ignored = {0};
     int rc;
 
     if (!begin_moving(r, false))
         return OK;
-    rc = team_run(team, TEAM_ALL, wake_home, r, NULL, err);
-    if (rc != OK) /* some may be awake: all or none */
+    rc = team_run(team, TEAM_ALL, wake_home, r, watch, err);
+    if (rc != OK && rc != ERR_GPU) /* some may be awake: all or none */
         team_run(team, TEAM_ALL, sleep_home, r, NULL, &ignored);
     settle(r, false, rc == OK);
     return rc;

@@ -39,7 +39,9 @@ struct residence *residence_share(struct residence *r);
 void residence_leave(struct residence *r, bool awake, struct source *source);
 
 /* The engine, which is awake, has nothing to do; and has something again. By the threads of its
- * ranks. On failure it is as before.
+ * ranks, which `watch` watches. On failure it is as before, but after ERR_GPU.
  * ERR_MEM: no memory of the host's for the copy; or, waking, others have the devices' memory. */
-int residence_sleep(struct residence *r, struct team *team, struct error *err);
-int residence_wake(struct residence *r, struct team *team, struct error *err);
+int residence_sleep(struct residence *r, struct team *team, const struct team_watch *watch,
+                    struct error *err);
+int residence_wake(struct residence *r, struct team *team, const struct team_watch *watch,
+                   struct error *err);

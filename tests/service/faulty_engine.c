@@ -145,6 +145,37 @@ static int fake_download_marked(struct device *d, int mark_number, void *to, con
         return rc != OK ? rc : real->op arguments;                                                 \
     }
 
+/* Asleep all stays where it is. */
+static int fake_save(struct device *d, struct saved_weights **out, struct error *err)
+{
+    (void)d;
+    (void)err;
+    *out = NULL;
+    return OK;
+}
+
+static size_t fake_saved_bytes(const struct saved_weights *w)
+{
+    (void)w;
+    return 0;
+}
+
+static void fake_saved_free(struct saved_weights *w)
+{
+    (void)w;
+}
+
+static int faulty_sleep(struct device *d, struct error *err)
+{
+    return fault(rank_of(d), "sleep", err);
+}
+
+static int faulty_wake(struct device *d, const struct saved_weights *from, struct error *err)
+{
+    (void)from;
+    return fault(rank_of(d), "wake", err);
+}
+
 FAULTY(alloc, (struct device * d, void **out, size_t bytes, struct error *err),
        (d, out, bytes, err))
 FAULTY(upload, (struct device * d, void *to, const void *from, size_t bytes, struct error *err),
@@ -220,6 +251,11 @@ static const struct ops *wrap(const struct ops *ops)
         table.n_devices = fake_n_devices;
         table.identify = fake_identify;
         table.is_host = false;
+        table.save = fake_save;
+        table.saved_bytes = fake_saved_bytes;
+        table.saved_free = fake_saved_free;
+        table.sleep = faulty_sleep;
+        table.wake = faulty_wake;
         table.mark = fake_mark;
         table.download_marked = fake_download_marked;
     }

@@ -41,16 +41,16 @@ DEADLINE_S, OPENING_S, END_S = 2, 20, 5  # --rank-deadline; ten times that; what
 BOUND = 1e-5
 WHERE = {  # what the log may call the place
     "open": {"open", "load"}, "join": {"join"}, "matrix_load": {"load"},
-    "alloc": {"load", "make room"}, "embed": {"layers"}, "attention": {"layers"},
+    "alloc": {"load", "make room"}, "sleep": {"sleep"}, "wake": {"wake"}, "embed": {"layers"}, "attention": {"layers"},
     "all_reduce": {"layers"}, "all_gather": {"layers", "connectors"},
     "fill_rows": {"connectors"}, "full_attention": {"connectors"},
     "encode": {"connectors", "features", "layers"}, "download": {"results"}, "sync": {"results"},
 }
 KINDS = ("gpu", "mem", "hang", "kill")
-# op, which call of it, at the start or in a batch, strategies
+# op, which call of it, at the start, when it falls asleep or is woken, or in a batch; strategies
 STAGES = [("open", 1, "start", "rs"), ("join", 1, "start", "rs"), ("matrix_load", 3, "start", "rs"),
           ("alloc", 9, "start", "rs"), ("attention", 2, "start", "rs"),
-          ("embed", 1, "batch", "rs"), ("attention", 3, "batch", "rs"),
+          ("sleep", 1, "idle", "rs"), ("wake", 1, "asleep", "rs"), ("embed", 1, "batch", "rs"), ("attention", 3, "batch", "rs"),
           ("all_reduce", 4, "batch", "s"), ("all_gather", 1, "batch", "s"),
           ("all_gather", 4, "batch", "s"), ("fill_rows", 2, "batch", "rs"),
           ("full_attention", 2, "batch", "rs"), ("encode", 1, "batch", "rs"),
@@ -222,26 +222,33 @@ class Stack:
         env = {"FAULT_RANK": str(rank), "FAULT_OP": op, "FAULT_CALL": str(call),
                "FAULT_KIND": kind, "FAULT_MARK": str(mark)}
         device = "cpu"
-        if op in ("matrix_load", "alloc"):  # where each rank loads its own weights
+        flags = ["--sleep-after=1"] if op in ("sleep", "wake") else []
+        if op in ("matrix_load", "alloc", "sleep", "wake"):  # each rank has its own weights
             env["FAULT_GPUS"] = str(n)
             device = f"GPU-fake-{rank}"
         if when == "batch":
             env["FAULT_ARM"] = str(arm)
         prompts, before = prompts_of(case), self.results()
         process = self.engine(args.faulty, name, f"--ranks={n}", f"--strategy={strategy}",
-                              *deadline(kind), **env)
+                              *deadline(kind), *flags, **env)
         if when == "batch":
             wait_until(lambda: (self.dir / f"{name}.ready").exists(), 60, name)
             arm.touch()
+        if when == "asleep":
+            wait_until(lambda: " asleep " in log.read_text(), 60, "sleep")
+        if when == "idle":
+            wait_until(mark.exists, 60, "the fault")
         answer = POOL.submit(self.encode, prompts)
-        if when == "batch" and kind == "mem" and strategy == "replicated":
-            check_same(answer.result(60), want)  # it copes
-            assert mark.exists() and " batch_halved " in log.read_text(), log.read_text()
+        copes = {"sleep": "sleep_failed", "wake": "wake_failed"}.get(
+            op, "batch_halved" if when == "batch" and strategy == "replicated" else None)
+        if kind == "mem" and copes is not None:
+            check_same(answer.result(60), want)
+            assert mark.exists() and f" {copes} " in log.read_text(), log.read_text()
             self.stop(process)
             return 0.0
         allowed = END_S
         if kind == "hang":
-            allowed += OPENING_S if when == "start" and op != "attention" else DEADLINE_S
+            allowed += DEADLINE_S if when == "batch" or op == "attention" else OPENING_S
         status, seconds = self.await_end(process, mark, allowed, log)
         text = log.read_text()
         assert status == (-9 if kind == "kill" else 1), (status, text)
@@ -252,7 +259,7 @@ class Stack:
             assert events[0][:2] == (str(rank), device), (events, text)
             assert events[0][2] in WHERE[op], (events, text)
             assert kind == "hang" or events[0][3].endswith(f"faulty: {op}"), events
-            assert f"prompt-encoder-engine: rank {rank}: {events[0][3]}\n" in text, text
+            assert f" rank {rank}: {events[0][3]}\n" in text.splitlines(True)[-1], text
         assert self.results() <= before, "a result reached the cache"  # others expire
         assert not answer.done(), answer.exception()
         healthy = self.healthy(n, strategy)
