@@ -254,7 +254,10 @@ class Stack:
         assert status == (-9 if kind == "kill" else 1), (status, text)
         events = re.findall(r" error rank_failed rank=(\d+) device=(\S+) operation=\"([^\"]*)\" "
                             r"text=\"([^\"]+)\"", text)
-        if kind != "kill":
+        if kind == "mem" and when == "start" and op == "attention" and strategy == "replicated":
+            # a batch that one rank has by itself: memory may be there the next time
+            assert not events and text.endswith("prompt-encoder-engine: faulty: attention\n"), text
+        elif kind != "kill":
             assert len(events) == 1 and text.count("rank_failed") == 1, text
             assert events[0][:2] == (str(rank), device), (events, text)
             assert events[0][2] in WHERE[op], (events, text)
