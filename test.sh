@@ -67,22 +67,22 @@ run_tests dev -E "_few$" # all of them
 
 stage "release: what users run"
 build release
-run_tests release -E "test_(service|engine|up|faults|rank_faults)$|_(AVX2|SSE41|few)$" # they ran in dev
+run_tests release -E "test_(service|engine|up|faults|rank_faults|cli_ranks)$|_(AVX2|SSE41|few)$" # they ran in dev
 
 stage "asan: address and undefined behaviour sanitizers"
 build asan
 # faults: what fails is the engine, as in dev; other instructions: test_ops shows what memory they touch
-run_tests asan -E "test_(faults|rank_faults|ranks|residency)$|test_(embeddings|hidden_states)_"
+run_tests asan -E "test_(faults|rank_faults|ranks|residency|cli_ranks)$|test_(embeddings|hidden_states)_"
 
 stage "tsan: thread sanitizer, loop nests"
 build tsan
 # other instructions have the same threads; whole models have those that test_ranks has
-run_tests tsan -E "_(AVX2|SSE41)$|test_(embeddings|hidden_states|cli_verify|faults|rank_faults|ranks|residency)$"
+run_tests tsan -E "_(AVX2|SSE41)$|test_(embeddings|hidden_states|cli_verify|cli_ranks|faults|rank_faults|ranks|residency)$"
 
 stage "fuzz: clang, every parser's corpus under the sanitizers"
 build fuzz
 # programs and whole models ran under gcc's sanitizers
-run_tests fuzz -E "test_(service|engine|up|faults|rank_faults|ranks|residency|embeddings|hidden_states|cli_verify)$|_(AVX2|SSE41|few)$"
+run_tests fuzz -E "test_(service|engine|up|faults|rank_faults|ranks|residency|embeddings|hidden_states|cli_verify|cli_ranks)$|_(AVX2|SSE41|few)$"
 
 stage "cuda"
 tests/check_cuda.sh

@@ -1,7 +1,7 @@
 /* test_ranks.c - an engine of several ranks gives what one rank gives, in either strategy.
  *
  * That one rank gives what the reference gives is test_hidden_states' and test_embeddings', and
- * `verify` does the same for any number of ranks (tests/cli/test_ranks.py). */
+ * `verify` does the same for any number of ranks (tests/cli/test_cli_ranks.py). */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
