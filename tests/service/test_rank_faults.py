@@ -331,7 +331,8 @@ def main(all_stacks):
         except Exception as e:
             failures.append(case)
             print(f"FAIL {case}: {e!r}".replace("\\n", "\n"), flush=True)
-            stack.end_quietly()
+            stack.end_quietly()  # what else it has may be at fault by now
+            all_stacks.remove(stack)
             stack = Stack(len(failures) + STACKS)
             all_stacks.append(stack)
             return 0.0
