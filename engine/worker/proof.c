@@ -5,8 +5,8 @@ static int encode(struct engine *engine, const struct engine_request *request, i
                   struct error *err)
 {
     static const int32_t bos[] = {2};
-    struct engine_prompt prompts[ENGINE_MAX_RANKS];
-    struct engine_result results[ENGINE_MAX_RANKS];
+    struct engine_prompt prompts[ENGINE_MAX_RANKS] = {0};
+    struct engine_result results[ENGINE_MAX_RANKS] = {0};
     int rc;
 
     for (int i = 0; i < n; i++)
