@@ -48,7 +48,7 @@ int gpu_record_read(struct gpu_record *out, const char *path, struct error *err)
     *out = (struct gpu_record){0};
     if (!file_exists(path))
         return OK;
-    if ((rc = file_read(&text, path, err)) != OK)
+    if ((rc = file_read(&text, path, err)) != OK || text.len == 0)
         goto out;
     for (line = text.data; line < text.data + text.len; line = end + 1) {
         struct gpu_failure f;
