@@ -4,6 +4,7 @@
  * Collectives of ranks that do not run the same would wait for each other, or add up what does not
  * belong together; so the first rank's batch and choice count, and who has another batch says so.
  */
+#include "base/hash.h"
 #include "engine/engine_private.h"
 
 struct agreement {
@@ -16,28 +17,20 @@ struct agreeing {
     struct agreement mine, first;
 };
 
-/* FNV-1a. */
-static uint64_t mix(uint64_t hash, int64_t number)
-{
-    for (int i = 0; i < 8; i++)
-        hash = (hash ^ (uint64_t)(number >> 8 * i & 0xff)) * 0x100000001b3u;
-    return hash;
-}
-
 static uint64_t identify(const struct engine *e, const struct engine_prompt *prompts, int n_prompts,
                          bool has_results)
 {
-    uint64_t hash = mix(mix(0xcbf29ce484222325u, n_prompts), has_results);
+    uint64_t hash = hash_add(hash_add(HASH_START, (uint64_t)n_prompts), has_results);
 
-    hash = mix(hash, e->place);
+    hash = hash_add(hash, e->place);
     for (int i = 0; i < n_prompts; i++) {
         const struct engine_request *r = prompts[i].request;
-        hash = mix(mix(mix(hash, r->level), r->dtype), r->modalities);
+        hash = hash_add(hash_add(hash_add(hash, r->level), r->dtype), r->modalities);
         for (int k = 0; k < r->n_layers; k++)
-            hash = mix(hash, r->layers[k]);
-        hash = mix(mix(hash, r->n_layers), prompts[i].n);
+            hash = hash_add(hash, (uint64_t)r->layers[k]);
+        hash = hash_add(hash_add(hash, (uint64_t)r->n_layers), (uint64_t)prompts[i].n);
         for (int t = 0; t < prompts[i].n; t++)
-            hash = mix(hash, prompts[i].ids[t]);
+            hash = hash_add(hash, (uint64_t)prompts[i].ids[t]);
     }
     return hash;
 }

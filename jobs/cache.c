@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/hash.h"
 #include "base/size.h"
 #include "jobs/job.h"
 #include "jobs/json_fields.h"
@@ -39,13 +40,13 @@ struct cache {
  * away, only its own share moves. FNV-1a, then the finish of splitmix64. */
 static uint64_t weight(const char *address, const char *id)
 {
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = HASH_START;
 
     for (const char *p = address; *p != '\0'; p++)
-        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
-    h *= 0x100000001b3u; /* a NUL between the two */
+        h = hash_add(h, (unsigned char)*p);
+    h = hash_add(h, 0); /* a NUL between the two */
     for (const char *p = id; *p != '\0'; p++)
-        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+        h = hash_add(h, (unsigned char)*p);
     h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
     h = (h ^ h >> 27) * 0x94d049bb133111ebu;
     return h ^ h >> 31;

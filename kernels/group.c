@@ -36,6 +36,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 
 enum {
     SPINS = 2000, /* some ten microseconds */
@@ -79,15 +80,6 @@ struct group {
 };
 
 static const char GONE[] = "is gone: its process ended";
-
-static void pause_cpu(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 /* ---- sleeping ---- */
 
@@ -468,7 +460,7 @@ int group_barrier(struct group *g, struct error *err)
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load(&s->generation) != generation)
             return OK;
-        pause_cpu();
+        cores_pause();
     }
     atomic_store(&g->is_waiting, true);
     rc = wait_for_barrier(g, generation, err);

@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/hash.h"
 #include "engine/files/gemma_config.h"
 #include "engine/model/gemma_share.h"
 
@@ -402,18 +403,16 @@ static const int32_t *find_ids(struct gemma *g, const struct pack *pack)
     return g->own_ids;
 }
 
-/* Of a pass that may be recorded: FNV-1a over all that decides its ops. */
+/* Of a pass that may be recorded: over all that decides its ops. */
 static uint64_t key_of(const struct gemma *g, int B, int T, const bool *wanted, bool sharded,
                        unsigned run)
 {
-    uint64_t key = 0xcbf29ce484222325u;
+    uint64_t key = HASH_START;
 
     for (int s = 0; s <= g->config.L; s++)
-        key = (key ^ wanted[s]) * 0x100000001b3u;
-    key = (key ^ (uint64_t)T) * 0x100000001b3u;
-    key = (key ^ (uint64_t)B) * 0x100000001b3u;
-    key = (key ^ sharded) * 0x100000001b3u;
-    return (key ^ run) * 0x100000001b3u;
+        key = hash_add(key, wanted[s]);
+    key = hash_add(hash_add(key, (uint64_t)T), (uint64_t)B);
+    return hash_add(hash_add(key, sharded), run);
 }
 
 int gemma_forward(struct gemma *g, const struct pack *pack, const bool *wanted, bool sharded,

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "base/cores.h"
+
 enum {
     SPINS = 4000,       /* some tens of microseconds */
     CLOSED = 0x7fffffff /* an index past every run's last */
@@ -42,15 +44,6 @@ struct pool {
     pthread_cond_t wake;
 };
 
-static void pause_cpu(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void work(struct pool *p, int thread)
 {
     uint64_t next = atomic_load(&p->next);
@@ -78,7 +71,7 @@ static void wait_for_run(struct pool *p, uint32_t seen)
     for (int i = 0; i < SPINS; i++) {
         if (run_of(p) != seen)
             return;
-        pause_cpu();
+        cores_pause();
     }
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->n_asleep, 1);
@@ -190,7 +183,7 @@ void pool_run(struct pool *p, void (*task)(void *arg, int index, int thread), vo
     publish(p);
     work(p, 0);
     while (atomic_load(&p->n_finished) < n_tasks) {
-        pause_cpu();
+        cores_pause();
         if (++spins % SPINS == 0) /* more threads than cores: let them run */
             sched_yield();
     }
