@@ -56,11 +56,11 @@ struct team_watch engine_watch_opening(struct engine *e)
                                OPENING_DEADLINES * e->deadline_ms};
 }
 
-int engine_on_first(struct engine *e, team_fn *fn, void *arg, struct error *err)
+int engine_on(struct engine *e, int ranks, team_fn *fn, void *arg, struct error *err)
 {
     struct team_watch watch = {NULL, NULL, give_up, e, 0};
 
-    return engine_run(e, 1, fn, arg, &watch, false, err);
+    return engine_run(e, ranks, fn, arg, &watch, false, err);
 }
 
 /* ---- a batch ---- */
@@ -341,7 +341,6 @@ int engine_read_placed(struct engine *e, int rank, int prompt, int tensor, void 
                        struct error *err)
 {
     const struct engine_result *placed = engine_placed(e, rank);
-    struct team_watch watch = {NULL, NULL, give_up, e, 0};
     struct reading reading = {.to = to};
 
     if (placed == NULL || prompt < 0 || prompt >= e->ranks[rank - e->first_rank]->placement.n ||
@@ -350,7 +349,7 @@ int engine_read_placed(struct engine *e, int rank, int prompt, int tensor, void 
                          tensor, prompt);
     reading.r = e->ranks[rank - e->first_rank];
     reading.from = &placed[prompt].tensors[tensor];
-    return engine_run(e, 1 << (rank - e->first_rank), read_tensor, &reading, &watch, false, err);
+    return engine_on(e, 1 << (rank - e->first_rank), read_tensor, &reading, err);
 }
 
 const struct engine_route *engine_last_route(const struct engine *e)

@@ -15,7 +15,9 @@
  * Results are the same but for rounding.
  *
  * An engine belongs to one thread at a time: the one that opened it, or one it was handed to while
- * no call was running. It starts threads of its own, one a rank among them. */
+ * no call was running. Of any thread's, also meanwhile: engine_info(), engine_steps(),
+ * engine_is_asleep(), engine_check_request(), engine_check_prompt(), and engine_result_free() of a
+ * result that has been handed out. It starts threads of its own, one a rank among them. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -83,8 +83,8 @@ int engine_run_opening(struct engine *e, int ranks, team_fn *fn, void *arg,
 int engine_explain(struct engine *e, int rc, const struct error *why, const char *doing,
                    struct error *err);
 
-/* Runs fn on the first rank's thread; arg is the function's. */
-int engine_on_first(struct engine *e, team_fn *fn, void *arg, struct error *err);
+/* engine_run() of what may take any time, each rank by itself. */
+int engine_on(struct engine *e, int ranks, team_fn *fn, void *arg, struct error *err);
 
 /* A rank that takes no step for the deadline hangs; engine_watch_opening(): none while it opens or
  * is warmed, for ten times as long. */

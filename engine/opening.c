@@ -83,21 +83,6 @@ static int close_rank(void *arg, int rank, struct error *err)
     return OK;
 }
 
-/* What is loaded for all ranks is told as if it was for the one that does it. */
-struct load_report {
-    const struct engine_options *options;
-    struct rank_trace *trace;
-};
-
-static void note_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
-{
-    const struct load_report *report = arg;
-
-    atomic_fetch_add(&report->trace->loaded, 1);
-    if (report->options->progress != NULL)
-        report->options->progress(report->options->progress_arg, bytes_done, bytes_total);
-}
-
 /* Ranks of the host read one copy of the weights, unless each is to have a share. */
 static bool has_one_home(const struct engine *e)
 {
@@ -111,7 +96,9 @@ static int load_for_all(void *arg, int rank, struct error *err)
     const struct engine_options *options = o->options;
     struct engine *e = o->e;
     struct home *home = residence_home(e->residence, 0);
-    struct load_report report = {options, &e->traces[rank]};
+    struct rank_options report = {.trace = &e->traces[rank], /* as if it was the rank's own load */
+                                  .progress = options->progress,
+                                  .progress_arg = options->progress_arg};
     struct device_options device_options = {.act = rank_act(e->compute),
                                             .float8 = e->compute == DTYPE_F8_E4M3,
                                             .max_rows = 1,
@@ -122,7 +109,7 @@ static int load_for_all(void *arg, int rank, struct error *err)
         .ops = e->ops,
         .act = device_options.act,
         .portion = portion_all(e->n_ranks),
-        .progress = note_progress,
+        .progress = rank_note_load,
         .progress_arg = &report,
     };
     int rc;
@@ -323,11 +310,8 @@ static void fill_info(struct engine *e)
 }
 
 _Static_assert((int)ENGINE_GROUP_ID_SIZE == (int)GROUP_ID_SIZE &&
-                   (int)ENGINE_MAX_RANKS == (int)GROUP_MAX_RANKS &&
-                   (int)ENGINE_MAX_RANKS <= (int)TEAM_MAX &&
-                   (int)ENGINE_MAX_RANKS <= (int)ROUTER_MAX_RANKS &&
-                   (int)ENGINE_MAX_RANKS <= (int)PORTION_MAX_RANKS,
-               "one number of ranks");
+                   (int)ENGINE_MAX_RANKS == (int)GROUP_MAX_RANKS,
+               "as the group has them");
 
 int engine_make_group_id(char id[ENGINE_GROUP_ID_SIZE], struct error *err)
 {

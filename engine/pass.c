@@ -321,8 +321,7 @@ static int run_passes(struct rank *r, const struct rank_batch *batch, struct err
         struct pass pass = {.r = r, .batch = batch, .which = batch->which + done};
         int synced;
         pass.writes = batch->results != NULL || batch->placed;
-        pass.writes_features =
-            pass.writes && (!batch->sharded || batch->placed || group_rank(r->options.group) == 0);
+        pass.writes_features = pass.writes && (!batch->sharded || batch->placed || r->number == 0);
         pass.writes_states =
             r->replica->portion.kind == PORTION_LAYER ? pass.writes : pass.writes_features;
         done += fill_pack(r, &pass.pack, batch, done);

@@ -6,18 +6,12 @@
 #include "engine/group/share.h"
 #include "engine/rank.h"
 #include "engine/result.h"
-#include "kernels/group.h"
 
 enum { BOUNDARY = 256 }; /* of a tensor in the device's memory */
 
 static size_t rounded(size_t bytes)
 {
     return (bytes + BOUNDARY - 1) / BOUNDARY * BOUNDARY;
-}
-
-static int n_ranks_of(const struct rank *r)
-{
-    return r->options.group != NULL ? group_n_ranks(r->options.group) : 1;
 }
 
 static bool is_mask(const struct engine_tensor *t)
@@ -30,7 +24,7 @@ static size_t room_of(const struct rank *r, const struct engine_tensor *t, enum 
 {
     size_t rows = ENGINE_ROWS + ENGINE_MAX_RANKS; /* n_ranks * rows.each at most */
 
-    if (level != ENGINE_EMBEDDINGS || is_mask(t) || n_ranks_of(r) == 1)
+    if (level != ENGINE_EMBEDDINGS || is_mask(t) || r->n_ranks == 1)
         return rounded(t->bytes);
     return rounded(rows * (t->bytes / ENGINE_ROWS));
 }
@@ -89,11 +83,10 @@ int placement_begin(struct rank *r, const struct rank_batch *batch, struct error
 /* Of a sharded batch every rank has all but the embeddings, and of those its own rows. */
 static int gather_rows(struct rank *r, struct engine_tensor *t, struct error *err)
 {
-    int number = group_rank(r->options.group);
-    struct share_piece rows = share_rows(ENGINE_ROWS, number, n_ranks_of(r));
+    struct share_piece rows = share_rows(ENGINE_ROWS, r->number, r->n_ranks);
     size_t piece = (size_t)rows.each * (t->bytes / ENGINE_ROWS);
 
-    return r->ops->all_gather(r->device, t->data, (char *)t->data + number * piece, piece, err);
+    return r->ops->all_gather(r->device, t->data, (char *)t->data + r->number * piece, piece, err);
 }
 
 /* Where ranks have whole layers, a state is on the one that made it. */
@@ -138,7 +131,7 @@ int placement_exchange(struct rank *r, const struct rank_batch *batch, struct er
     struct placement *p = &r->placement;
     int rc;
 
-    for (int i = 0; i < p->n && n_ranks_of(r) > 1; i++)
+    for (int i = 0; i < p->n && r->n_ranks > 1; i++)
         for (int k = 0; k < p->results[i].n_tensors; k++) {
             struct engine_tensor *t = &p->results[i].tensors[k];
             if (is_mask(t))
@@ -156,12 +149,12 @@ int placement_exchange(struct rank *r, const struct rank_batch *batch, struct er
 int placement_download(struct rank *r, const struct rank_batch *batch, struct error *err)
 {
     struct placement *p = &r->placement;
-    int number = r->options.group != NULL ? group_rank(r->options.group) : 0, rc;
+    int rc;
 
     for (int i = 0; i < p->n && batch->results != NULL; i++)
         for (int k = 0; k < batch->results[i].n_tensors; k++) {
             struct engine_tensor *to = &batch->results[i].tensors[k];
-            if (!batch->all_download && batch->rank_of[i] != number)
+            if (!batch->all_download && batch->rank_of[i] != r->number)
                 continue;
             if (!is_mask(to) &&
                 (rc = r->ops->download(r->device, to->data, p->results[i].tensors[k].data,

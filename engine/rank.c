@@ -26,8 +26,7 @@ static int open_device(struct rank *r, struct error *err)
     return r->ops->join(r->device, o->group, err);
 }
 
-/* Told to whoever wants to know, and a sign of life in any case. */
-static void note_progress(void *arg, uint64_t bytes_done, uint64_t bytes_total)
+void rank_note_load(void *arg, uint64_t bytes_done, uint64_t bytes_total)
 {
     const struct rank_options *o = arg;
 
@@ -44,7 +43,7 @@ static int find_weights(struct rank *r, struct error *err)
         .ops = r->ops,
         .device = r->device,
         .act = r->act,
-        .progress = note_progress,
+        .progress = rank_note_load,
         .progress_arg = &r->options,
     };
     int rc;
@@ -83,8 +82,6 @@ static int take_result_memory(struct rank *r, struct error *err)
 int rank_open(struct rank **out, const struct rank_options *options, struct error *err)
 {
     size_t T = (size_t)options->max_batch_tokens;
-    int number = options->group != NULL ? group_rank(options->group) : 0;
-    int n_ranks = options->group != NULL ? group_n_ranks(options->group) : 1;
     const struct replica *replica;
     struct rank *r;
     int rc;
@@ -94,6 +91,8 @@ int rank_open(struct rank **out, const struct rank_options *options, struct erro
         return error_set(err, ERR_MEM, "engine: no memory");
     r->options = *options;
     r->ops = options->ops;
+    r->number = options->group != NULL ? group_rank(options->group) : 0;
+    r->n_ranks = options->group != NULL ? group_n_ranks(options->group) : 1;
     r->act = rank_act(options->compute);
     r->info = &options->source->info;
     if ((r->ids = calloc(T, sizeof(int32_t))) == NULL ||
@@ -107,11 +106,11 @@ int rank_open(struct rank **out, const struct rank_options *options, struct erro
         goto out;
     replica = r->replica;
     rank_note(r, "make room");
-    if ((rc = gemma_create(&r->gemma, &options->source->config, replica->weights, r->device, number,
-                           n_ranks, r->act, ENGINE_MAX_TOKENS, options->max_batch_tokens, err)) !=
-            OK ||
+    if ((rc = gemma_create(&r->gemma, &options->source->config, replica->weights, r->device,
+                           r->number, r->n_ranks, r->act, ENGINE_MAX_TOKENS,
+                           options->max_batch_tokens, err)) != OK ||
         (replica->ltx_weights != NULL &&
-         (rc = ltx_create(&r->ltx, replica->ltx_weights, r->device, number, n_ranks, r->act,
+         (rc = ltx_create(&r->ltx, replica->ltx_weights, r->device, r->number, r->n_ranks, r->act,
                           options->max_batch_tokens, err)) != OK) ||
         (rc = take_result_memory(r, err)) != OK)
         goto out;

@@ -65,7 +65,8 @@ struct rank {
     struct rank_options options;
     const struct ops *ops;
     struct device *device;
-    enum dtype act; /* of what products read */
+    int number, n_ranks; /* in its group; 0 of 1: it is alone */
+    enum dtype act;      /* of what products read */
     const struct engine_info *info;
     const struct replica *replica;
     struct gemma *gemma;
@@ -121,3 +122,7 @@ static inline void rank_note(struct rank *r, const char *doing)
 
 /* Layers and connector blocks so far; from any thread. */
 uint64_t rank_steps(const struct rank *r);
+
+/* An engine_progress_fn of `arg`, a struct rank_options: notes a sign of life in its trace, and
+ * tells its `progress`. */
+void rank_note_load(void *arg, uint64_t bytes_done, uint64_t bytes_total);

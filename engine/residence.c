@@ -8,10 +8,10 @@ struct residence {
     const struct ops *ops;
     bool sleeps;
     int n_homes;
-    struct home homes[TEAM_MAX];
+    struct home homes[GROUP_MAX_RANKS];
     /* Of each home, or of the first for all; NULL: it never slept. Who moves the weights alone
      * looks at them. */
-    struct saved_weights *copies[TEAM_MAX];
+    struct saved_weights *copies[GROUP_MAX_RANKS];
 
     pthread_mutex_t lock;   /* guards what follows */
     pthread_cond_t settled; /* is_moving became false */

@@ -10,16 +10,6 @@
 #include "engine/room.h"
 #include "kernels/group.h"
 
-static int n_ranks_of(const struct rank *r)
-{
-    return r->options.group != NULL ? group_n_ranks(r->options.group) : 1;
-}
-
-static int number_of(const struct rank *r)
-{
-    return r->options.group != NULL ? group_rank(r->options.group) : 0;
-}
-
 /* Numbers of a connector's block. */
 static uint64_t block_numbers(const struct ltx_config *config, int connector)
 {
@@ -65,7 +55,7 @@ static int portion_of_layers(struct portion *out, const struct rank *r, enum dty
     for (int m = 0; m < LTX_N_MODALITIES; m++)
         for (int i = 0; i < n_blocks[m]; i++)
             bytes[n++] = block_numbers(&s->ltx_config, m) * size;
-    *out = portion_by_layer(number_of(r), n_ranks_of(r), bytes, c->L, n_blocks);
+    *out = portion_by_layer(r->number, r->n_ranks, bytes, c->L, n_blocks);
     free(bytes);
     return OK;
 }
@@ -75,7 +65,7 @@ static int share_of(struct portion *out, const struct rank *r, enum dtype comput
 {
     if (r->options.shard_by == ENGINE_BY_LAYER)
         return portion_of_layers(out, r, compute, err);
-    *out = portion_by_tensor(number_of(r), n_ranks_of(r));
+    *out = portion_by_tensor(r->number, r->n_ranks);
     return OK;
 }
 
@@ -88,8 +78,8 @@ static int count_portion(const struct rank *r, struct room *out, const struct po
 
     if ((rc = source_table_type(s, &table, err)) != OK)
         return rc;
-    rc = room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, portion,
-                    number_of(r), r->ops, compute, max_batch_tokens, err);
+    rc = room_count(out, &s->config, s->has_ltx ? &s->ltx_config : NULL, table, portion, r->number,
+                    r->ops, compute, max_batch_tokens, err);
     if (r->options.home->device != NULL) /* the weights are there */
         out->weights = 0;
     return rc;
@@ -99,7 +89,7 @@ static int count_all(void *arg, struct room *out, enum dtype compute, int max_ba
                      struct error *err)
 {
     const struct rank *r = arg;
-    struct portion all = portion_all(n_ranks_of(r));
+    struct portion all = portion_all(r->n_ranks);
 
     return count_portion(r, out, &all, compute, max_batch_tokens, err);
 }
@@ -127,7 +117,7 @@ static int check_room(struct rank *r, bool is_share, struct error *err)
     if ((rc = r->ops->memory(r->device, &memory, err)) != OK)
         return rc;
     if (is_share)
-        snprintf(what, sizeof(what), "rank %d's share of the model", number_of(r));
+        snprintf(what, sizeof(what), "rank %d's share of the model", r->number);
     return room_check(what, &memory, r->options.compute, most, fewest,
                       is_share ? count_share : count_all, r, err);
 }
@@ -146,7 +136,7 @@ static int check_host(struct rank *r, bool is_share, struct error *err)
                                               r->options.max_batch_tokens, err);
     if (rc != OK || (rc = memory_available(&available, err)) != OK)
         return rc;
-    needed = room.weights * (uint64_t)(is_share ? n_ranks_of(r) : 1);
+    needed = room.weights * (uint64_t)(is_share ? r->n_ranks : 1);
     if (needed <= available)
         return OK;
     return error_set(err, ERR_MEM,
@@ -155,10 +145,23 @@ static int check_host(struct rank *r, bool is_share, struct error *err)
                      (double)needed / 1e9, (double)available / 1e9);
 }
 
-/* What each rank tells the others. */
+/* What each rank tells the others about its device. */
 struct note {
     uint64_t needed, free; /* bytes */
 };
+
+/* `bytes` of every rank's, in the order of the ranks, to each of them. */
+static int tell_all(struct group *g, const void *own, void *all, size_t bytes, struct error *err)
+{
+    int rc;
+
+    memcpy(group_slot(g, group_rank(g)), own, bytes);
+    if ((rc = group_barrier(g, err)) != OK)
+        return rc;
+    for (int i = 0; i < group_n_ranks(g); i++)
+        memcpy((char *)all + (size_t)i * bytes, group_slot(g, i), bytes);
+    return group_barrier(g, err); /* before anybody writes there again */
+}
 
 /* Whether every rank's device has room for all; `lacking` is the first that has not. */
 static int compare_rooms(struct rank *r, bool *all_have, int *lacking, struct note *of_lacking,
@@ -167,7 +170,7 @@ static int compare_rooms(struct rank *r, bool *all_have, int *lacking, struct no
     struct group *g = r->options.group;
     struct device_memory memory;
     struct room room;
-    struct note own;
+    struct note own, all[GROUP_MAX_RANKS];
     int rc;
 
     if ((rc = count_all(r, &room, r->options.compute, r->options.max_batch_tokens, err)) != OK ||
@@ -176,16 +179,15 @@ static int compare_rooms(struct rank *r, bool *all_have, int *lacking, struct no
         return rc;
     }
     own = (struct note){room_total(&room), memory.free};
-    memcpy(group_slot(g, group_rank(g)), &own, sizeof(own));
-    if ((rc = group_barrier(g, err)) != OK)
+    if ((rc = tell_all(g, &own, all, sizeof(own), err)) != OK)
         return rc;
     *all_have = true;
-    for (int i = 0; i < group_n_ranks(g) && *all_have; i++) {
-        memcpy(of_lacking, group_slot(g, i), sizeof(*of_lacking));
-        *all_have = of_lacking->needed <= of_lacking->free;
+    for (int i = 0; i < r->n_ranks && *all_have; i++) {
+        *of_lacking = all[i];
+        *all_have = all[i].needed <= all[i].free;
         *lacking = i;
     }
-    return group_barrier(g, err); /* before anybody writes there again */
+    return OK;
 }
 
 static int choose_by_room(struct rank *r, bool *shares, struct error *err)
@@ -197,7 +199,7 @@ static int choose_by_room(struct rank *r, bool *shares, struct error *err)
     if ((rc = compare_rooms(r, &all_have, &lacking, &note, err)) != OK)
         return rc;
     *shares = !all_have;
-    if (*shares && number_of(r) == 0)
+    if (*shares && r->number == 0)
         log_info("residency",
                  "residency=sharded by=%s text=\"all of the model needs %.1f GB, and rank %d's "
                  "device has %.1f free\"",
@@ -210,25 +212,22 @@ static int choose_by_room(struct rank *r, bool *shares, struct error *err)
  */
 static int agree(struct rank *r, const struct error *own, struct error *err)
 {
-    struct group *g = r->options.group;
-    struct error first = {0};
+    struct error all[GROUP_MAX_RANKS];
     int rc;
 
-    memcpy(group_slot(g, group_rank(g)), own, sizeof(*own));
-    if ((rc = group_barrier(g, err)) != OK)
+    if ((rc = tell_all(r->options.group, own, all, sizeof(*own), err)) != OK)
         return rc;
-    for (int i = 0; i < group_n_ranks(g) && first.code == OK; i++)
-        memcpy(&first, group_slot(g, i), sizeof(first));
-    if ((rc = group_barrier(g, err)) != OK) /* before anybody writes there again */
-        return rc;
-    return first.code == OK ? OK : error_set(err, first.code, "%s", first.text);
+    for (int i = 0; i < r->n_ranks; i++)
+        if (all[i].code != OK)
+            return error_set(err, all[i].code, "%s", all[i].text);
+    return OK;
 }
 
 /* Whether a rank takes a share of the weights that it is to load. */
 static int decide(struct rank *r, bool *shares, struct error *err)
 {
-    *shares = r->options.residency == ENGINE_RESIDENCY_SHARDED && n_ranks_of(r) > 1;
-    if (r->options.residency != ENGINE_RESIDENCY_AUTO || r->ops->is_host || n_ranks_of(r) == 1)
+    *shares = r->options.residency == ENGINE_RESIDENCY_SHARDED && r->n_ranks > 1;
+    if (r->options.residency != ENGINE_RESIDENCY_AUTO || r->ops->is_host || r->n_ranks == 1)
         return OK; /* one rank's share is all */
     return choose_by_room(r, shares, err);
 }
@@ -242,12 +241,12 @@ int residency_choose(struct rank *r, struct portion *out, struct error *err)
 
     if (home->device == NULL && (rc = decide(r, &shares, err)) != OK)
         return rc;
-    *out = portion_all(n_ranks_of(r));
+    *out = portion_all(r->n_ranks);
     if (shares)
         rc = share_of(out, r, r->options.compute, &why);
     if (rc == OK && (rc = check_room(r, shares, &why)) == OK)
         rc = check_host(r, shares, &why);
-    if (n_ranks_of(r) > 1)
+    if (r->n_ranks > 1)
         return agree(r, &why, err);
     return rc == OK ? OK : error_set(err, (enum err_code)rc, "%s", why.text);
 }

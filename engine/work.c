@@ -66,7 +66,7 @@ int engine_measure(struct engine *e, double *bytes_per_s, double *operations_per
                    struct error *err)
 {
     struct question q = {.e = e};
-    int rc = engine_on_first(e, measure_device, &q, err);
+    int rc = engine_on(e, 1, measure_device, &q, err);
 
     *bytes_per_s = q.bytes_per_s;
     *operations_per_s = q.operations_per_s;
@@ -76,7 +76,7 @@ int engine_measure(struct engine *e, double *bytes_per_s, double *operations_per
 int engine_memory(struct engine *e, uint64_t *peak_bytes, uint64_t *total_bytes, struct error *err)
 {
     struct question q = {.e = e};
-    int rc = engine_on_first(e, measure_memory, &q, err);
+    int rc = engine_on(e, 1, measure_memory, &q, err);
 
     *peak_bytes = q.memory.peak;
     *total_bytes = q.memory.total;

@@ -11,6 +11,21 @@ static const char *const prompts[PAIR] = {
     "blurry, low quality, distorted, watermark",
 };
 
+bool pair_options(struct engine_options *options, int argc, char **argv)
+{
+    if (argc < 4) {
+        fprintf(stderr, "usage: %s cpu|cuda N_RANKS MODEL [LTX]\n", argv[0]);
+        return false;
+    }
+    *options = (struct engine_options){.place = ENGINE_PLACE_ALL};
+    options->backend = strcmp(argv[1], "cuda") == 0 ? ENGINE_CUDA : ENGINE_CPU;
+    options->compute = options->backend == ENGINE_CUDA ? DTYPE_BF16 : DTYPE_F32;
+    options->n_ranks = (int)strtol(argv[2], NULL, 10);
+    options->model = argv[3];
+    options->ltx[0] = argc > 4 ? argv[4] : NULL;
+    return true;
+}
+
 int pair_tokenize(struct pair *pair, const char *model, struct error *err)
 {
     struct tokenizer *tokenizer;

@@ -10,6 +10,10 @@ struct pair {
     struct token_list ids[PAIR];
 };
 
+/* Of the command line: PROGRAM cpu|cuda N_RANKS MODEL [LTX]. False: it has too little, which was
+ * said. */
+bool pair_options(struct engine_options *options, int argc, char **argv);
+
 /* The two prompts' token ids; to be freed in any case. */
 int pair_tokenize(struct pair *pair, const char *model, struct error *err);
 void pair_free(struct pair *pair);

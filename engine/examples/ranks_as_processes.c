@@ -6,7 +6,6 @@
  * another kind would hand the group's name around by its own means. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,20 +30,13 @@ static int run(struct engine_options options, int rank, struct error *err)
 
 int main(int argc, char **argv)
 {
-    struct engine_options options = {.place = ENGINE_PLACE_ALL};
+    struct engine_options options;
     char group[ENGINE_GROUP_ID_SIZE];
     struct error err = {0};
     int failed = 0, status;
 
-    if (argc < 4) {
-        fprintf(stderr, "usage: %s cpu|cuda N_RANKS MODEL [LTX]\n", argv[0]);
+    if (!pair_options(&options, argc, argv))
         return EXIT_FAILURE;
-    }
-    options.backend = strcmp(argv[1], "cuda") == 0 ? ENGINE_CUDA : ENGINE_CPU;
-    options.compute = options.backend == ENGINE_CUDA ? DTYPE_BF16 : DTYPE_F32;
-    options.n_ranks = (int)strtol(argv[2], NULL, 10);
-    options.model = argv[3];
-    options.ltx[0] = argc > 4 ? argv[4] : NULL;
     options.group = group;
     if (options.n_ranks < 1 || engine_make_group_id(group, &err) != OK) {
         fprintf(stderr, "%s: %s\n", argv[0], options.n_ranks < 1 ? "no ranks" : err.text);

@@ -21,7 +21,7 @@ struct portion portion_by_layer(int rank, int n_ranks, const uint64_t *bytes, in
         .kind = PORTION_LAYER, .rank = rank, .n_ranks = n_ranks, .n_layers = n_layers};
     int n = 1 + n_layers;
 
-    assert(n_ranks <= PORTION_MAX_RANKS);
+    assert(n_ranks <= GROUP_MAX_RANKS);
     if (n_ranks == 1)
         return portion_all(1);
     for (int c = 0; c < PORTION_CONNECTORS; c++) {

@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 #include "engine/group/share.h"
+#include "kernels/group.h"
 
-enum { PORTION_MAX_RANKS = 8, PORTION_CONNECTORS = 2 };
+enum { PORTION_CONNECTORS = 2 };
 
 enum portion_kind {
     PORTION_ALL,
@@ -24,7 +25,7 @@ struct portion {
     int rank, n_ranks; /* of the group that computes together */
     /* of PORTION_LAYER */
     int n_layers, n_blocks[PORTION_CONNECTORS];
-    int begin[PORTION_MAX_RANKS + 1]; /* rank r has pieces begin[r] .. begin[r + 1] - 1 */
+    int begin[GROUP_MAX_RANKS + 1]; /* rank r has pieces begin[r] .. begin[r + 1] - 1 */
 };
 
 /* All, which is what a rank of one has in any case, or its part of each layer. */

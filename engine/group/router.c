@@ -21,7 +21,7 @@
 
 enum {
     N_LENGTHS = 4,
-    MAX_CELLS = N_STRATEGIES * (ROUTER_MAX_RANKS + 2) * N_LENGTHS,
+    MAX_CELLS = N_STRATEGIES * (GROUP_MAX_RANKS + 2) * N_LENGTHS,
     RUNS = 4,           /* the first makes plans and is not counted */
     MAX_US = 999999999, /* of a cell: nine digits */
     FILE_MAX = 1 << 16,
@@ -94,7 +94,7 @@ int router_create(struct router **out, const struct router_options *options, str
     int rc;
 
     *out = NULL;
-    assert(o->n_ranks >= 1 && o->n_ranks <= ROUTER_MAX_RANKS);
+    assert(o->n_ranks >= 1 && o->n_ranks <= GROUP_MAX_RANKS);
     if (!is_line(o->weights) || !is_line(o->backend) || !is_line(o->devices) ||
         !is_line(o->version))
         return error_set(err, ERR_INPUT,

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
+#include "kernels/group.h"
 
 enum strategy {
     STRATEGY_SHARDED,    /* all ranks work on each prompt */
@@ -30,11 +31,9 @@ const char *strategy_name(enum strategy s); /* "sharded", "replicated" */
 
 enum routing { ROUTING_AUTO, ROUTING_SHARDED, ROUTING_REPLICATED, ROUTING_MEASURED };
 
-enum { ROUTER_MAX_RANKS = 8 };
-
 struct router_options {
     enum routing routing;
-    int n_ranks;          /* 1 .. ROUTER_MAX_RANKS */
+    int n_ranks;          /* 1 .. GROUP_MAX_RANKS */
     int max_tokens;       /* of a prompt, and */
     int max_batch_tokens; /* of all of a batch: none with more is measured */
 

@@ -55,10 +55,10 @@ static int least_loaded(const double *load, int n_ranks)
 
 void spread_prompts(struct spread *out, const double *cost, int n, int n_ranks)
 {
-    int count[SPREAD_MAX_RANKS] = {0}, next[SPREAD_MAX_RANKS];
+    int count[GROUP_MAX_RANKS] = {0}, next[GROUP_MAX_RANKS];
 
-    assert(n >= 0 && n_ranks >= 1 && n_ranks <= SPREAD_MAX_RANKS);
-    for (int r = 0; r < SPREAD_MAX_RANKS; r++)
+    assert(n >= 0 && n_ranks >= 1 && n_ranks <= GROUP_MAX_RANKS);
+    for (int r = 0; r < GROUP_MAX_RANKS; r++)
         out->cost[r] = 0.0;
     sort_by_cost(out->items, cost, n);
     for (int i = 0; i < n; i++) {
@@ -70,7 +70,7 @@ void spread_prompts(struct spread *out, const double *cost, int n, int n_ranks)
         count[r]++;
     }
     out->begin[0] = 0;
-    for (int r = 0; r < SPREAD_MAX_RANKS; r++) {
+    for (int r = 0; r < GROUP_MAX_RANKS; r++) {
         next[r] = out->begin[r];
         out->begin[r + 1] = out->begin[r] + count[r];
     }

@@ -5,18 +5,17 @@
  * embeddings that is more than its tokens, as the connectors take 1024 rows of any prompt. The same
  * costs give the same spread, on every rank. Pure; any thread. */
 #pragma once
-
-enum { SPREAD_MAX_RANKS = 8 };
+#include "kernels/group.h"
 
 /* Rank r has the prompts items[begin[r]] .. items[begin[r + 1] - 1], in the order of the request.
  * With fewer prompts than ranks the last ranks have none. */
 struct spread {
-    int begin[SPREAD_MAX_RANKS + 1]; /* as many as ranks, and one; later ones are as the last */
-    double cost[SPREAD_MAX_RANKS];   /* of all that a rank has */
-    int *items;                      /* [n] the caller's memory */
-    int *rank_of;                    /* [n] the caller's memory: who has each prompt */
+    int begin[GROUP_MAX_RANKS + 1]; /* as many as ranks, and one; later ones are as the last */
+    double cost[GROUP_MAX_RANKS];   /* of all that a rank has */
+    int *items;                     /* [n] the caller's memory */
+    int *rank_of;                   /* [n] the caller's memory: who has each prompt */
 };
 
-/* cost [n]: above 0, finite. n may be 0. n_ranks is 1 .. SPREAD_MAX_RANKS. `out` comes with its
+/* cost [n]: above 0, finite. n may be 0. n_ranks is 1 .. GROUP_MAX_RANKS. `out` comes with its
  * `items` and `rank_of`. */
 void spread_prompts(struct spread *out, const double *cost, int n, int n_ranks);

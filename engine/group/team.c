@@ -19,7 +19,7 @@ struct member {
 
 struct team {
     int n;
-    struct member members[TEAM_MAX];
+    struct member members[GROUP_MAX_RANKS];
     bool broken; /* the caller's own */
 
     pthread_mutex_t lock; /* guards what follows, and the members' flags */
@@ -118,8 +118,8 @@ void team_stop(struct team *t)
 
 /* When each rank was seen to take a step last. */
 struct progress {
-    uint64_t steps[TEAM_MAX];
-    int64_t seen_ns[TEAM_MAX];
+    uint64_t steps[GROUP_MAX_RANKS];
+    int64_t seen_ns[GROUP_MAX_RANKS];
 };
 
 /* The rank that hangs; -1: none does. */
@@ -169,7 +169,7 @@ static bool wait_for_all(struct team *t, const struct team_watch *watch)
     for (int i = 0; i < t->n; i++)
         progress.seen_ns[i] = clock_now_ns();
     while (t->n_working > 0) {
-        bool working[TEAM_MAX], fatal = t->rc == ERR_GPU;
+        bool working[GROUP_MAX_RANKS], fatal = t->rc == ERR_GPU;
         int failed = t->failed;
         struct error err = t->err;
 

@@ -8,10 +8,11 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "kernels/group.h"
 
 struct team;
 
-enum { TEAM_MAX = 8, TEAM_ALL = -1 };
+enum { TEAM_ALL = -1 };
 
 /* A rank's part of some work. */
 typedef int team_fn(void *arg, int rank, struct error *err);
@@ -26,7 +27,7 @@ struct team_watch {
     int deadline_ms; /* a rank that takes no step for so long hangs; 0: it may take any time */
 };
 
-/* n: 1 .. TEAM_MAX. ERR_MEM: no threads. */
+/* n: 1 .. GROUP_MAX_RANKS. ERR_MEM: no threads. */
 int team_start(struct team **out, int n, struct error *err);
 
 /* Joins the threads; of a broken team none is stopped, nor freed. NULL is fine. */
