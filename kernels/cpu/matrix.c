@@ -89,7 +89,8 @@ int cpu_matrix_view(struct device *d, struct matrix **out, const struct matrix *
                          "cpu: a view of %d columns from column %d on of a matrix of %d", K,
                          k_begin, m->K);
     if (N == 0 || K == 0)
-        return error_set(err, ERR_INPUT, "cpu: a view of %d rows and %d columns", N, K);
+        return error_set(err, ERR_INPUT, "cpu: a view of a matrix without %s",
+                         N == 0 ? "rows" : "columns");
     if ((view = malloc(sizeof(*view))) == NULL)
         return error_set(err, ERR_MEM, "cpu: no memory for a matrix");
     *view = *m;

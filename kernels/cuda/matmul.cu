@@ -719,7 +719,7 @@ int cuda_matrix_view(struct device *d, struct matrix **out, const struct matrix 
         if ((rc = add_range(view, m, ranges[i], err)) != OK)
             goto out;
     if (view->N == 0)
-        rc = error_set(err, ERR_INPUT, "cuda: a view without rows");
+        rc = error_set(err, ERR_INPUT, "cuda: a view of a matrix without rows");
     else if (m->scales != NULL && is_cut_oddly(view, k_begin))
         rc = error_set(err, ERR_INPUT, "cuda: float8 is cut at multiples of 16 rows and columns");
     if (rc != OK)

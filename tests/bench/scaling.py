@@ -287,46 +287,6 @@ def print_routes(rate):
     table(["prompts on GPUs", "replicated"] + [f"sharded, {links}" for links in LINKS], rows)
 
 
-def print_levers(rate):
-    """Kernels of our own, and then one thing after another."""
-    rows = [["NCCL"], ["own collectives"], [".. and k and v travel unseen"],
-            [".. and the connectors' products fill the card"], [".. and Gemma's fixed cost halved"]]
-    for n in RANKS:
-        parts = sharded(61, 1, n, "own", rate)
-        total = sum(parts.values()) + GROUP_MS
-        rows[0].append(ms(sum(sharded(61, 1, n, "NCCL", rate).values()) + GROUP_MS))
-        rows[1].append(ms(total))
-        total -= parts["connectors, k and v"]
-        rows[2].append(ms(total))
-        total -= parts["connectors, products"] - connector_products(61, ROWS // n, rate, False)
-        rows[3].append(ms(total))
-        rows[4].append(ms(total - parts["Gemma, fixed"] / 2))
-    rows.append(["goal"] + [ms(PASS_MS[1] * (1 / n + 0.15)) for n in RANKS])
-    print("One prompt, sharded, step by step, ms\n")
-    table([""] + [f"{n} GPUs" for n in RANKS], rows)
-
-
-def print_batches():
-    rows = []
-    for prompts in [2, 4, 8, 16, 32, 64]:
-        cells = [f"{ms(replicated(prompts, n))} ms, {prompts / replicated(prompts, n) * 1e3:.0f}/s"
-                 for n in [1] + RANKS if prompts <= 32 or n > 1]
-        rows.append([str(prompts)] + ["" for _ in range(4 - len(cells))] + cells)
-    print("Replicated\n")
-    table(["prompts", "1 GPU"] + [f"{n} GPUs" for n in RANKS], rows)
-
-
-def print_routes(rate):
-    rows = []
-    for n in RANKS:
-        for prompts in range(1, n + 1):
-            rows.append([f"{prompts} on {n}", ms(replicated(prompts, n))] +
-                        [ms(sum(sharded(tokens_of(prompts), prompts, n, links, rate).values()) +
-                            GROUP_MS) for links in LINKS])
-    print("Either way, ms\n")
-    table(["prompts on GPUs", "replicated"] + [f"sharded, {links}" for links in LINKS], rows)
-
-
 def print_budget(rate):
     """How long an all-reduce might take if the goal is to be met, all else as predicted."""
     rows = []

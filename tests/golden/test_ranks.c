@@ -2,35 +2,16 @@
  *
  * That one rank gives what the reference gives is test_hidden_states' and test_embeddings', and
  * `verify` does the same for any number of ranks (tests/cli/test_cli_ranks.py). */
-#include <math.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "engine/engine.h"
 #include "engine/engine_private.h"
-#include "tests/check.h"
-
-enum { N = 6, MAX = 300 };
-
-static const int n_tokens[N] = {61, 1, MAX, 7, 128, 33};
-static int rank_counts[] = {1, 2, 3, 4, 8};
-static size_t n_counts = sizeof(rank_counts) / sizeof(rank_counts[0]);
-
-/* With "few" on the command line: for sanitizers, under which all take minutes. */
-static void choose_counts(int argc, char **argv)
-{
-    if (argc < 2 || strcmp(argv[1], "few") != 0)
-        return;
-    rank_counts[0] = 3;
-    n_counts = 1;
-}
+#include "tests/golden/ranks.h"
 
 static struct error err;
-static int32_t ids[N][MAX];
 
 static const char *path(const char *name)
 {
@@ -59,40 +40,6 @@ static struct engine *open_ranks(const char *model, const char *ltx, enum engine
     CHECK_OK(engine_open(&e, &options, &err));
     CHECK_INT(engine_info(e)->n_ranks, n_ranks);
     return e;
-}
-
-static void fill_ids(const struct engine *e)
-{
-    for (int i = 0; i < N; i++)
-        for (int t = 0; t < n_tokens[i]; t++)
-            ids[i][t] = t == 0 ? 2 : (3 + 7919 * t + 104729 * i) % engine_info(e)->vocabulary;
-}
-
-/* Worst relative (Frobenius) error of any tensor. */
-static double distance(const struct engine_result *a, const struct engine_result *b)
-{
-    double worst = 0.0;
-
-    CHECK_INT(a->n_tensors, b->n_tensors);
-    for (int k = 0; k < a->n_tensors; k++) {
-        const struct engine_tensor *x = &a->tensors[k], *y = &b->tensors[k];
-        double difference = 0.0, size = 0.0;
-        CHECK_TEXT(x->name, y->name);
-        CHECK_INT(x->bytes, y->bytes);
-        if (x->dtype != DTYPE_F32) {
-            CHECK(memcmp(x->data, y->data, x->bytes) == 0);
-            continue;
-        }
-        for (size_t i = 0; i < x->bytes / sizeof(float); i++) {
-            double want = (double)((const float *)x->data)[i];
-            double got = (double)((const float *)y->data)[i];
-            difference += (got - want) * (got - want);
-            size += want * want;
-        }
-        if (sqrt(difference / size) > worst)
-            worst = sqrt(difference / size);
-    }
-    return worst;
 }
 
 /* What the prompts of a batch want, by turns. */

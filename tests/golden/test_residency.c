@@ -3,35 +3,16 @@
  *
  * Both ways to share, both placements, any number of ranks: more than there are heads, and more
  * than there are layers. */
-#include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/engine.h"
 #include "engine/engine_private.h"
 #include "engine/residency.h"
 #include "engine/room.h"
-#include "tests/check.h"
-
-enum { N = 6, MAX = 300 };
+#include "tests/golden/ranks.h"
 
 static const double BOUND = 1e-5; /* sums of another order, in float32 */
-static const int n_tokens[N] = {61, 1, MAX, 7, 128, 33};
-static int rank_counts[] = {1, 2, 3, 4, 8};
-static size_t n_counts = sizeof(rank_counts) / sizeof(rank_counts[0]);
-
-/* With "few" on the command line: for sanitizers, under which all take minutes. */
-static void choose_counts(int argc, char **argv)
-{
-    if (argc < 2 || strcmp(argv[1], "few") != 0)
-        return;
-    rank_counts[0] = 3;
-    n_counts = 1;
-}
-
 static struct error err;
-static int32_t ids[N][MAX];
 
 static void full_path(char out[4096], const char *name)
 {
@@ -57,13 +38,6 @@ static struct engine *open_as(const char *model, const char *ltx, struct engine_
     return e;
 }
 
-static void fill_ids(const struct engine *e)
-{
-    for (int i = 0; i < N; i++)
-        for (int t = 0; t < n_tokens[i]; t++)
-            ids[i][t] = t == 0 ? 2 : (3 + 7919 * t + 104729 * i) % engine_info(e)->vocabulary;
-}
-
 /* ---- results ---- */
 
 /* What the prompts of a batch want, by turns; states of layers on several ranks among them. */
@@ -82,36 +56,6 @@ static void fill_prompts(struct engine_prompt *prompts, int first, int n, bool o
         prompts[i] = (struct engine_prompt){
             ids[first + i], n_tokens[first + i],
             &requests[only_states ? 1 + (first + i) % 2 * 2 : (first + i) % 5]};
-}
-
-static double relative(const float *want, const float *got, size_t n)
-{
-    double difference = 0.0, size = 0.0;
-
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)got[i] - (double)want[i];
-        difference += d * d;
-        size += (double)want[i] * (double)want[i];
-    }
-    return sqrt(difference / size);
-}
-
-/* Worst relative (Frobenius) error of any tensor. */
-static double distance(const struct engine_result *a, const struct engine_result *b)
-{
-    double worst = 0.0;
-
-    CHECK_INT(a->n_tensors, b->n_tensors);
-    for (int k = 0; k < a->n_tensors; k++) {
-        const struct engine_tensor *x = &a->tensors[k], *y = &b->tensors[k];
-        CHECK_TEXT(x->name, y->name);
-        CHECK_INT(x->bytes, y->bytes);
-        if (x->dtype == DTYPE_F32)
-            worst = fmax(worst, relative(x->data, y->data, x->bytes / sizeof(float)));
-        else
-            CHECK(memcmp(x->data, y->data, x->bytes) == 0);
-    }
-    return worst;
 }
 
 /* Of what every rank has of every prompt. */
@@ -504,6 +448,8 @@ static void *choose_main(void *arg)
     if ((c->rc = group_join(&group, c->id, c->number, c->n_ranks, 10000, 10000, &c->err)) != OK)
         return NULL;
     c->rank.options.group = group;
+    c->rank.number = c->number; /* as rank_open() has it */
+    c->rank.n_ranks = c->n_ranks;
     c->rc = residency_choose(&c->rank, &c->portion, &c->err);
     group_leave(group);
     return NULL;

@@ -568,7 +568,7 @@ static void views_match(const struct cut *of, size_t n_cuts, const int *rows, si
         for (size_t j = 0; j < n_rows; j++)
             view_matches(viewed, whole, &of[i], rows[j], gelu);
     CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &none, 1, 0, VIEWED_K, &err), ERR_INPUT,
-              "a view");
+              "without rows");
     CHECK_ERR(fast->matrix_view(fast_device, &view, viewed, &first, 1, 0, 0, &err), ERR_INPUT,
               "columns");
     fast->matrix_free(fast_device, viewed);

@@ -51,7 +51,7 @@ static void every_piece_is_somewhere_once(void)
     for (int heavy = 0; heavy < 3; heavy++) { /* nothing; the table; blocks */
         for (int i = 0; i < MAX; i++)
             bytes[i] = (heavy == 1 && i == 0) || (heavy == 2 && i > L) ? 900 : 7;
-        for (int n_ranks = 1; n_ranks <= PORTION_MAX_RANKS; n_ranks++)
+        for (int n_ranks = 1; n_ranks <= GROUP_MAX_RANKS; n_ranks++)
             for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
                 check_map(n_ranks, shapes[i]);
     }

@@ -109,7 +109,7 @@ static void check_near(double got, double want)
 
 static void the_rule_needs_no_table(void)
 {
-    for (int n_ranks = 2; n_ranks <= ROUTER_MAX_RANKS; n_ranks++) {
+    for (int n_ranks = 2; n_ranks <= GROUP_MAX_RANKS; n_ranks++) {
         struct router *r = create(ROUTING_AUTO, n_ranks);
 
         check_route(r, 1, 61, STRATEGY_SHARDED, "one_prompt");

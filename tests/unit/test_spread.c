@@ -74,7 +74,7 @@ static void check_spread(int n, int n_ranks)
     }
     CHECK_INT(s.begin[0], 0);
     CHECK_INT(s.begin[n_ranks], n);
-    CHECK_INT(s.begin[SPREAD_MAX_RANKS], n);
+    CHECK_INT(s.begin[GROUP_MAX_RANKS], n);
     for (int r = 0; r < n_ranks; r++) {
         double has = 0;
 
@@ -93,7 +93,7 @@ static void check_spread(int n, int n_ranks)
 
 static void any_number_goes_to_any_number(void)
 {
-    for (int n_ranks = 1; n_ranks <= SPREAD_MAX_RANKS; n_ranks++)
+    for (int n_ranks = 1; n_ranks <= GROUP_MAX_RANKS; n_ranks++)
         for (int n = 0; n <= MAX_PROMPTS; n = n < 40 ? n + 1 : n + 37)
             for (int kinds = 1; kinds <= 1000; kinds *= 10) { /* from all alike to all unlike */
                 pseudo_random_costs(n, (unsigned)(n * 31 + n_ranks), kinds);
